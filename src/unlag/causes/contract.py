@@ -1,0 +1,112 @@
+"""What a cause is: a detector over evidence, and the remedies that prove it by taking it away.
+
+A cause is one file in this folder with one ``CAUSE``; its id is the file's name. Its module docstring is the
+documentation that ``unlag causes ID`` prints.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Literal, cast
+
+import msgspec
+
+from unlag.errors import Missing
+from unlag.model.draft import Draft
+from unlag.observe.evidence import Evidence
+
+Dimension = Literal["quantization", "graph", "hardware", "parallel", "measurement"]
+Status = Literal["found", "ruled_out", "not_checked", "failed"]
+Safety = Literal["EXACT", "CLOSE", "ADVICE"]
+Affects = Literal["speed", "accuracy"]
+Need = Literal["graph", "executed", "profile", "standard_graph", "standard_executed", "accuracy"]
+
+
+class Step(IntEnum):
+    """When a remedy works, among several on one copy: later steps see what earlier ones made."""
+
+    REQUANTIZE = 0
+    """Change the codes or scales of stored weights."""
+    WIDEN = 1
+    """Take weights or activations back to float32."""
+    CLEAN = 2
+    """Take out copies, casts, transposes."""
+    RESTORE = 3
+    """Bring back a function that was lost."""
+    FUSE = 4
+    """Replace several nodes by one."""
+    SESSION = 5
+    """Change how the runtime runs the graph."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change that takes a cause away. ``apply`` edits the draft and says in how many places (0: nothing to do).
+
+    EXACT keeps the outputs up to rounding, CLOSE may change them a little or restores what was lost,
+    ADVICE is for the reader and never applied.
+    """
+
+    id: str
+    title: str
+    safety: Safety
+    step: Step
+    apply: Callable[[Draft], int]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A detector's answer. ``reason`` is a sentence with a number in it; ``where`` names the nodes."""
+
+    status: Status
+    reason: str
+    where: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cause:
+    """``detect`` is pure; it may rely on the evidence that ``needs`` names being there."""
+
+    id: str
+    title: str
+    dimension: Dimension
+    affects: frozenset[Affects]
+    needs: frozenset[Need]
+    detect: Callable[[Evidence], Finding]
+    remedies: tuple[Remedy, ...]
+
+
+def find_causes() -> tuple[Cause, ...]:
+    """All causes, by file name. A file that can't be imported is an error, never skipped."""
+    folder = Path(__file__).parent
+    names = sorted(m.name for m in pkgutil.iter_modules([str(folder)]) if m.name != "contract")
+    return tuple(cast("Cause", importlib.import_module(f"unlag.causes.{name}").CAUSE) for name in names)
+
+
+def diagnose(evidence: Evidence, cause: Cause) -> Finding:
+    """Ask one cause. Missing evidence is NOT_CHECKED, an exception in the detector is FAILED; both with the reason."""
+    for need in sorted(cause.needs):
+        absent = _absent(evidence, need)
+        if absent is not None:
+            return Finding("not_checked", absent)
+    try:
+        return cause.detect(evidence)
+    except Exception as error:  # noqa: BLE001 - one detector's fault must not take the others' answers away
+        return Finding("failed", f"the detector raised {type(error).__name__}: {error}")
+
+
+def _absent(evidence: Evidence, need: Need) -> str | None:
+    if need == "accuracy":
+        return "accuracy was not measured: the workload has no labels" if evidence.accuracy_change is None else None
+    part = {
+        "graph": evidence.variant.graph,
+        "executed": evidence.variant.executed,
+        "profile": evidence.variant.profile,
+        "standard_graph": evidence.standard.graph,
+        "standard_executed": evidence.standard.executed,
+    }[need]
+    return part.reason if isinstance(part, Missing) else None

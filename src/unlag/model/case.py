@@ -1,0 +1,30 @@
+"""A case: the question that one run of unlag answers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from unlag.model.variant import Variant
+from unlag.model.workload import Shape
+
+Objective = Literal["latency", "throughput", "size"]
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """Two variants, what to run on them, and what may be lost."""
+
+    standard: Variant
+    variant: Variant
+    workload: str = "random"
+    shapes: tuple[Shape, ...] = (Shape(1, 128),)
+    dims: dict[str, int] = {}
+    rounds: int = 5
+    max_rounds: int = 15
+    threads: int | None = None
+    """Threads inside an operator; nothing means one for each usable core."""
+    seed: int = 0
+    accuracy_budget: float = 0.5
+    """Points that a fixed model may lie below the standard."""
+    patience_s: float = 120.0

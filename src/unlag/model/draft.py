@@ -1,0 +1,40 @@
+"""A variant being changed: its graph in memory, its options, and the standard to take weights from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx_ir as ir
+
+from unlag.model.graph import read_model, save_model
+from unlag.model.variant import Variant
+
+
+@dataclass
+class Draft:
+    """The one mutable thing that remedies work on; made anew from the files for every copy."""
+
+    variant: Variant
+    model: ir.Model
+    standard: ir.Model
+    options: dict[str, str] = field(default_factory=dict)
+
+    def save(self, path: Path) -> Variant:
+        """Write the changed model and describe it as a variant."""
+        save_model(self.model, path)
+        return Variant(runtime=self.variant.runtime, path=str(path), options=dict(self.options))
+
+
+def open_draft(variant: Variant, standard: Variant) -> Draft:
+    """Read both models anew.
+
+    Raises:
+        UsageError: one of them can't be read.
+    """
+    return Draft(
+        variant=variant,
+        model=read_model(Path(variant.path)),
+        standard=read_model(Path(standard.path)),
+        options=dict(variant.options),
+    )

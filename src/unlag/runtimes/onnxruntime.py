@@ -1,0 +1,328 @@
+"""ONNX Runtime: sessions with every option in the spec, profiles in the normal form, the graph that really runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unlag.errors import Missing, UsageError
+from unlag.model.variant import Variant
+from unlag.model.workload import Array, Dimension, Feed, Signature, TensorInfo
+from unlag.runtimes.contract import Inspection, Kind, Operator, Option, Placement, Profile
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+LEVELS = {
+    "off": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "layout": "ORT_ENABLE_LAYOUT",
+    "all": "ORT_ENABLE_ALL",
+}
+SWITCH = {"on": True, "off": False}
+CONFIG_PREFIX = "config."
+QUIET = 3
+"""Log severity: errors only; warnings about serialized graphs would drown the report."""
+
+OPTIONS = (
+    Option("threads", "1, 2, ...", "threads inside one operator"),
+    Option("inter_threads", "1, 2, ...", "operators side by side; with execution=parallel"),
+    Option("execution", "sequential, parallel", "how operators are scheduled"),
+    Option("optimization", ", ".join(LEVELS), "graph optimization level; default all"),
+    Option("disable", "PASS+PASS...", "single optimizer passes switched off by name"),
+    Option("provider", "cpu, cuda, ...", "execution provider; the CPU stays as the fallback"),
+    Option("arena", "on, off", "memory arena of the CPU allocator"),
+    Option("memory_pattern", "on, off", "reuse of one allocation plan"),
+    Option("spinning", "on, off", "idle threads spin instead of sleeping"),
+    Option("config.KEY", "VALUE", "any session configuration entry, such as config.session.disable_prepacking=1"),
+)
+
+_KINDS: dict[str, Kind] = {
+    **dict.fromkeys(
+        ("MatMul", "Gemm", "Conv", "ConvTranspose", "FusedMatMul", "FusedGemm", "FusedConv", "MatMulInteger", "ConvInteger",
+         "QLinearMatMul", "QLinearConv", "QGemm", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "MatMulNBits", "Einsum",
+         "LSTM", "GRU", "RNN", "DynamicQuantizeLSTM", "NhwcFusedConv", "TransposeMatMul", "MatMulScale"),
+        "gemm",
+    ),
+    **dict.fromkeys(("Attention", "MultiHeadAttention", "QAttention", "GroupQueryAttention", "PackedAttention",
+                     "DecoderMaskedMultiHeadAttention"), "attention"),
+    **dict.fromkeys(("LayerNormalization", "SkipLayerNormalization", "EmbedLayerNormalization", "BatchNormalization",
+                     "InstanceNormalization", "GroupNormalization", "SimplifiedLayerNormalization", "RMSNormalization",
+                     "SkipSimplifiedLayerNormalization", "LpNormalization"), "normalization"),
+    **dict.fromkeys(("Relu", "Gelu", "BiasGelu", "FastGelu", "QuickGelu", "Sigmoid", "Tanh", "Erf", "Softmax", "LogSoftmax",
+                     "HardSigmoid", "HardSwish", "LeakyRelu", "Elu", "PRelu", "Clip", "Softplus", "BiasSoftmax",
+                     "QLinearSoftmax", "QLinearSigmoid", "QLinearLeakyRelu"), "activation"),
+    **dict.fromkeys(("Transpose", "Reshape", "Concat", "Split", "Slice", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Tile",
+                     "Pad", "DepthToSpace", "SpaceToDepth", "ReorderInput", "ReorderOutput", "Gather", "GatherElements",
+                     "GatherND", "ScatterND", "ScatterElements", "Shape"), "layout"),
+    **dict.fromkeys(("Identity", "MemcpyFromHost", "MemcpyToHost"), "copy"),
+    **dict.fromkeys(("If", "Loop", "Scan"), "control"),
+    "Cast": "cast",
+    **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear"), "quantize"),
+    "DequantizeLinear": "dequantize",
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Where", "Equal", "Greater", "Less", "And", "Or", "Not", "Neg",
+                     "Exp", "Log", "Abs", "Min", "Max", "Mod", "ReduceMean", "ReduceSum", "ReduceMax", "IsNaN", "Reciprocal",
+                     "QuickGelu", "QLinearAdd", "QLinearMul", "Range", "CumSum", "Sin", "Cos"), "elementwise"),
+}
+
+_INTEGER_OPS = frozenset({"MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv", "QGemm", "DynamicQuantizeMatMul",
+                          "MatMulIntegerToFloat", "QAttention", "DynamicQuantizeLSTM", "QLinearAdd", "QLinearMul"})
+
+_TYPES = {"float": "float32", "double": "float64"}
+"""The runtime's C++ names where they differ from numpy's."""
+
+_SIGNATURE_TYPE = re.compile(r"tensor\((\w+)\)")
+
+
+class OnnxRuntimeSession:
+    """An open session on one model."""
+
+    def __init__(self, session: ort.InferenceSession) -> None:
+        self._session = session
+        self._names = [output.name for output in session.get_outputs()]
+        self.signature = Signature(
+            inputs=tuple(_tensor_info(x) for x in session.get_inputs()),
+            outputs=tuple(_tensor_info(x) for x in session.get_outputs()),
+        )
+
+    def run(self, feed: Feed) -> Mapping[str, Array]:
+        """Run once; outputs by name."""
+        return dict(zip(self._names, self._session.run(self._names, dict(feed)), strict=True))
+
+    def run_only(self, feed: Feed) -> None:
+        """Run once for timing."""
+        self._session.run(self._names, feed)
+
+
+class OnnxRuntime:
+    """The default runtime."""
+
+    name = "onnxruntime"
+    options = OPTIONS
+
+    def missing(self) -> Missing | None:
+        """Nothing: a default dependency. The reason, where somebody took it out."""
+        if importlib.util.find_spec("onnxruntime") is None:
+            return Missing("the package onnxruntime is not installed: pip install onnxruntime")
+        return None
+
+    def check(self, variant: Variant) -> None:
+        """Raise UsageError for unknown options, bad values and absent providers."""
+        for name, value in variant.options.items():
+            if name.startswith(CONFIG_PREFIX):
+                continue
+            check = _CHECKS.get(name)
+            if check is None:
+                known = ", ".join(option.name for option in OPTIONS)
+                raise UsageError(f"{variant.spec}: unknown option {name!r}", hint=f"options of onnxruntime: {known}")
+            check(name, value)
+
+    def inspect(self, variant: Variant) -> Inspection:
+        """Signature, table sizes and bytes on disk, from the ONNX file.
+
+        Raises:
+            UsageError: the file is missing, truncated, not ONNX, or names external data outside its folder.
+        """
+        # the worker imports this file too, and needs no graph library
+        from unlag.model.graph import embedding_limits, read_model, signature_of, size_on_disk_bytes  # noqa: PLC0415
+
+        path = Path(variant.path)
+        model = read_model(path)
+        return Inspection(
+            signature=signature_of(model), limits=embedding_limits(model), size_bytes=size_on_disk_bytes(model, path)
+        )
+
+    def open(self, variant: Variant, threads: int) -> OnnxRuntimeSession:
+        """Open a session.
+
+        Raises:
+            UsageError: an option is wrong, or the runtime refuses the model.
+        """
+        return OnnxRuntimeSession(_open(variant, _session_options(variant, threads)))
+
+    def profile(self, variant: Variant, threads: int, feed: Feed, runs: int) -> Profile:
+        """Times of each operator over ``runs`` runs, from the runtime's own profiler."""
+        options = _session_options(variant, threads)
+        with tempfile.TemporaryDirectory() as folder:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(Path(folder) / "profile")
+            session = _open(variant, options)
+            for _ in range(runs + 1):
+                session.run(None, dict(feed))
+            events = json.loads(Path(session.end_profiling()).read_text("utf-8"))
+        return _normal_form(events, runs)
+
+    def executed_graph(self, variant: Variant, threads: int, folder: Path) -> Path | Missing:
+        """The graph after the runtime's own passes, as an ONNX file."""
+        options = _session_options(variant, threads)
+        path = folder / "executed.onnx"
+        options.optimized_model_filepath = str(path)
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "executed.data")
+        options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1048576")
+        try:
+            _open(variant, options)
+        except UsageError as error:
+            return Missing(f"the runtime could not write its optimized graph: {error.message}")
+        return path
+
+    def placement(self, profile: Profile, variant: Variant) -> Placement:
+        """How many executed nodes each provider had."""
+        nodes: dict[str, int] = {}
+        for operator in profile.operators:
+            nodes[operator.kernel] = nodes.get(operator.kernel, 0) + 1
+        return Placement(nodes=nodes, requested=_provider(variant.options.get("provider", "cpu")))
+
+
+def _whole_number(name: str, value: str) -> None:
+    if not value.isdecimal() or int(value) < 1:
+        raise UsageError(f"option {name}={value} is not a whole number above zero")
+
+
+def _one_of(values: Mapping[str, object]) -> Callable[[str, str], None]:
+    def check(name: str, value: str) -> None:
+        if value not in values:
+            raise UsageError(f"option {name}={value} is not one of {', '.join(values)}")
+
+    return check
+
+
+def _any_text(_name: str, _value: str) -> None:
+    """Names of passes are the runtime's own; it ignores unknown ones."""
+
+
+def _check_provider(_name: str, value: str) -> None:
+    import onnxruntime as ort  # noqa: PLC0415 - only a run that needs the runtime pays for its import
+
+    available = ort.get_available_providers()
+    if _provider(value) not in available:
+        short = ", ".join(name.removesuffix("ExecutionProvider").lower() for name in available)
+        raise UsageError(f"execution provider {value!r} is not available here", hint=f"available: {short}")
+
+
+_CHECKS: dict[str, Callable[[str, str], None]] = {
+    "threads": _whole_number,
+    "inter_threads": _whole_number,
+    "execution": _one_of({"sequential": 0, "parallel": 0}),
+    "optimization": _one_of(LEVELS),
+    "disable": _any_text,
+    "provider": _check_provider,
+    "arena": _one_of(SWITCH),
+    "memory_pattern": _one_of(SWITCH),
+    "spinning": _one_of(SWITCH),
+}
+
+
+def _provider(text: str) -> str:
+    """The runtime's name of a provider, from its short one."""
+    import onnxruntime as ort  # noqa: PLC0415 - only a run that needs the runtime pays for its import
+
+    wanted = text.lower().removesuffix("executionprovider")
+    for name in ort.get_all_providers():
+        if name.removesuffix("ExecutionProvider").lower() == wanted:
+            return str(name)
+    return text
+
+
+def _session_options(variant: Variant, threads: int) -> ort.SessionOptions:
+    import onnxruntime as ort  # noqa: PLC0415 - only a run that needs the runtime pays for its import
+
+    given = variant.options
+    options = ort.SessionOptions()
+    options.log_severity_level = QUIET
+    options.intra_op_num_threads = int(given.get("threads", threads))
+    options.inter_op_num_threads = int(given.get("inter_threads", 0))
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[given.get("optimization", "all")])
+    if given.get("execution") == "parallel":
+        options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    options.enable_cpu_mem_arena = SWITCH[given.get("arena", "on")]
+    options.enable_mem_pattern = SWITCH[given.get("memory_pattern", "on")]
+    if "spinning" in given:
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(SWITCH[given["spinning"]])))
+    for key, value in given.items():
+        if key.startswith(CONFIG_PREFIX):
+            options.add_session_config_entry(key.removeprefix(CONFIG_PREFIX), value)
+    return options
+
+
+def _open(variant: Variant, options: ort.SessionOptions) -> ort.InferenceSession:
+    import onnxruntime as ort  # noqa: PLC0415 - only a run that needs the runtime pays for its import
+
+    provider = _provider(variant.options.get("provider", "cpu"))
+    providers = list(dict.fromkeys([provider, "CPUExecutionProvider"]))
+    disabled = variant.options.get("disable")
+    try:
+        return ort.InferenceSession(
+            variant.path, options, providers=providers, disabled_optimizers=disabled.split("+") if disabled else None
+        )
+    except Exception as error:  # the runtime's exceptions share no base class
+        raise UsageError(f"onnxruntime can't open {variant.path}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _tensor_info(argument: ort.NodeArg) -> TensorInfo:
+    match = _SIGNATURE_TYPE.match(argument.type)
+    dtype = match[1] if match else argument.type
+    shape: tuple[Dimension, ...] = tuple(argument.shape)
+    return TensorInfo(name=argument.name, dtype=_TYPES.get(dtype, dtype), shape=shape)
+
+
+def _normal_form(events: list[dict[str, Any]], runs: int) -> Profile:
+    """Mean times of the last ``runs`` runs; the first one is warm-up."""
+    totals = [event for event in events if event.get("name") == "model_run"]
+    start_us = totals[-runs]["ts"]
+    times_us: dict[str, float] = {}
+    first: dict[str, dict[str, Any]] = {}
+    for event in events:
+        name = str(event.get("name", ""))
+        if event.get("cat") != "Node" or not name.endswith("_kernel_time") or event["ts"] < start_us:
+            continue
+        key = f"{event['args'].get('node_index', '')}:{name}"
+        times_us[key] = times_us.get(key, 0.0) + event["dur"]
+        first.setdefault(key, event)
+    operators = tuple(_operator(event, times_us[key] / runs / 1e3) for key, event in first.items())
+    run_ms = float(np.mean([event["dur"] for event in totals[-runs:]])) / 1e3
+    return Profile(operators=operators, run_ms=run_ms, runs=runs)
+
+
+def _operator(event: dict[str, Any], time_ms: float) -> Operator:
+    arguments = event["args"]
+    op_type = arguments.get("op_name", "")
+    inputs, outputs = arguments.get("input_type_shape", []), arguments.get("output_type_shape", [])
+    return Operator(
+        name=str(event["name"]).removesuffix("_kernel_time"),
+        op_type=op_type,
+        kind=_KINDS.get(op_type, "other"),
+        precision=_precision(op_type, inputs, outputs),
+        time_ms=time_ms,
+        kernel=arguments.get("provider", "unknown"),
+        input_shapes=_shapes(inputs),
+        output_shapes=_shapes(outputs),
+    )
+
+
+def _precision(op_type: str, inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> str:
+    if op_type in _INTEGER_OPS:
+        return "int8"
+    types = [name for entry in (*outputs, *inputs) for name in entry]
+    floats = [name for name in types if "float" in name or name == "double"]
+    name = (floats or types or ["unknown"])[0]
+    return _TYPES.get(name, name)
+
+
+def _shapes(entries: list[dict[str, Any]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(shape) for entry in entries for shape in entry.values())
+
+
+RUNTIME = OnnxRuntime()
