@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Literal, cast
@@ -78,6 +78,8 @@ class Cause:
     needs: frozenset[Need]
     detect: Callable[[Evidence], Finding]
     remedies: tuple[Remedy, ...]
+    knots: Mapping[str, str] = field(default_factory=dict)
+    """Why this cause's cost depends on another's, by the other's id: half a sentence for the report."""
 
 
 def find_causes() -> tuple[Cause, ...]:

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from unlag.errors import Missing, UsageError
+from unlag.errors import Missing
 from unlag.measure.accuracy import Scored, agreement, score
-from unlag.measure.comparison import Accuracy, Comparison, Latency, Measured, Verdict
+from unlag.measure.bench import Bench, first_shape, inspect, open_bench
+from unlag.measure.comparison import Comparison, Latency, Measured, Verdict
 from unlag.measure.contest import Contest, ContestResult
-from unlag.measure.host import Host, read_host
 from unlag.measure.monitor import Monitor, MonitorLog
 from unlag.measure.progress import Progress, silent
-from unlag.measure.schedule import Protocol
-from unlag.measure.statistics import (
-    AccuracyVerdict,
-    Interval,
-    SpeedVerdict,
-    accuracy_verdict,
-    speed_verdict,
-)
+from unlag.measure.statistics import Interval, SpeedVerdict, accuracy_verdict, speed_verdict
 from unlag.model.case import Case
 from unlag.model.variant import Variant
-from unlag.model.workload import Agreement, Shape, Workload, WorkloadRequest
-from unlag.runtimes.contract import Inspection, Placement, find_runtime
-from unlag.workloads.contract import load_workload
+from unlag.model.workload import Agreement, Evaluation
+from unlag.runtimes.contract import Placement
 
 STANDARD, VARIANT, CONTROL = "standard", "variant", "control"
 
@@ -35,45 +27,12 @@ POOR_AGREEMENT = 0.99
 """Cosine of all outputs below which a variant without labels is said to compute something else."""
 
 
-class Bench(msgspec.Struct, frozen=True):
-    """The conditions that are identical for all contenders."""
+@dataclass(frozen=True)
+class Compared:
+    """A comparison, and the scores it rests on, so that nobody has to run a data set twice."""
 
-    cores: tuple[int, ...]
-    threads: int
-
-
-def bench_of(case: Case, host: Host) -> Bench:
-    """Cores to pin to and threads to use: what affinity and quota leave, unless the case says otherwise."""
-    allowed = host.allowance.affinity
-    cores = tuple(range(host.usable_cores)) if isinstance(allowed, Missing) else allowed[: host.usable_cores]
-    return Bench(cores=cores, threads=case.threads or len(cores))
-
-
-def inspect(variant: Variant) -> Inspection:
-    """Check a variant's options and look at its file.
-
-    Raises:
-        UsageError: an unknown option, an absent runtime or provider, or a file that can't be read.
-    """
-    runtime = find_runtime(variant.runtime)
-    runtime.check(variant)
-    return runtime.inspect(variant)
-
-
-def workload_of(case: Case, shape: Shape) -> Workload:
-    """The case's workload, made for the standard's inputs at one shape."""
-    inspection = inspect(case.standard)
-    request = WorkloadRequest(
-        argument="", signature=inspection.signature, shape=shape, dims=case.dims, seed=case.seed, limits=inspection.limits
-    )
-    return load_workload(case.workload, request)
-
-
-def protocol_of(case: Case) -> Protocol:
-    """The contest's rules for a case."""
-    return Protocol(
-        rounds=case.rounds, max_rounds=max(case.rounds, case.max_rounds), patience_s=case.patience_s, seed=case.seed
-    )
+    comparison: Comparison
+    scores: Mapping[str, Scored]
 
 
 def compare(case: Case, progress: Progress = silent) -> Comparison:
@@ -83,75 +42,83 @@ def compare(case: Case, progress: Progress = silent) -> Comparison:
         UsageError: a variant or the workload can't be used, or their outputs can't be compared.
         ContenderError: one of them crashes, hangs or is killed.
     """
-    if not case.shapes:
-        raise UsageError("no shape to measure at", hint="--shapes 1x128")
-    host = read_host()
-    rows = [_compare_at(case, shape, host, progress) for shape in case.shapes]
+    first_shape(case)
+    inspect(case.variant)
+    rows = [compare_at(open_bench(case, shape, progress)).comparison for shape in case.shapes]
     return msgspec.structs.replace(rows[0], other_shapes=tuple(rows[1:]))
 
 
-def _compare_at(case: Case, shape: Shape, host: Host, progress: Progress) -> Comparison:
-    inspections = {STANDARD: inspect(case.standard), VARIANT: inspect(case.variant)}
-    bench = bench_of(case, host)
-    progress("preparing the workload")
-    workload = workload_of(case, shape)
+def compare_at(bench: Bench) -> Compared:
+    """The comparison on one bench."""
+    case = bench.case
     contenders = {STANDARD: case.standard, VARIANT: case.variant, CONTROL: case.standard}
-    with (
-        Monitor(bench.cores) as monitor,
-        Contest(
-            contenders,
-            workload.feed,
-            cores=bench.cores,
-            threads=bench.threads,
-            protocol=protocol_of(case),
-            progress=progress,
-        ) as contest,
-    ):
-        agreed = _check_outputs(contest, workload, progress)
-        result = contest.measure(lambda so_far: _verdict_of(so_far)[2] != "inconclusive")
-        scored = _evaluate(contest, workload)
+    with Monitor(bench.cores) as monitor, bench.contest(contenders) as contest:
+        agreed = check_outputs(contest, bench)
+        result = contest.measure(lambda so_far: speed_of(so_far)[2] != "inconclusive")
+        scores = evaluate(contest, bench.workload.evaluation, (STANDARD, VARIANT))
         placements = {name: _placement(contest, name, contenders[name]) for name in (STANDARD, VARIANT)}
-    slowdown, noise, speed = _verdict_of(result)
-    change = scored[VARIANT].change_from(scored[STANDARD], case.seed) if scored else None
-    accuracy: AccuracyVerdict = accuracy_verdict(change) if change else "not_measured"
-    side = partial(_measured, result, inspections, placements, scored)
+    return Compared(comparison_of(bench, result, scores, agreed, monitor.log, placements), scores)
+
+
+def comparison_of(  # noqa: PLR0913 - a comparison is made of these parts
+    bench: Bench,
+    result: ContestResult,
+    scores: Mapping[str, Scored],
+    agreed: Agreement | None,
+    log: MonitorLog,
+    placements: Mapping[str, Placement | Missing],
+) -> Comparison:
+    """Put together what a contest with standard, variant and control has measured."""
+    case = bench.case
+    slowdown, noise, speed = speed_of(result)
+    change = scores[VARIANT].change_from(scores[STANDARD], case.seed) if scores else None
+    sides = {
+        name: _measured(result, name, variant, scores.get(name), placements[name])
+        for name, variant in ((STANDARD, case.standard), (VARIANT, case.variant))
+    }
     return Comparison(
-        host=host,
+        host=bench.host,
         workload=case.workload,
-        shape=workload.shape,
-        standard=side(STANDARD, case.standard),
-        variant=side(VARIANT, case.variant),
+        shape=bench.workload.shape,
+        standard=sides[STANDARD],
+        variant=sides[VARIANT],
         slowdown=slowdown,
         noise=noise,
         accuracy_change=change,
         agreement=agreed,
-        verdict=Verdict(speed, accuracy),
+        verdict=Verdict(speed, accuracy_verdict(change) if change else "not_measured"),
         rounds=len(result.counted),
         disturbed_rounds=len(result.disturbed),
-        monitor=monitor.log,
+        monitor=log,
         samples=result.samples,
-        warnings=tuple(_warnings(result, agreed, change, monitor.log, placements)),
+        warnings=(
+            *_round_warnings(result, log),
+            *_output_warnings(agreed, change),
+            *_fallbacks(placements),
+        ),
     )
 
 
-def _check_outputs(contest: Contest, workload: Workload, progress: Progress) -> Agreement | None:
+def check_outputs(contest: Contest, bench: Bench) -> Agreement | None:
     """Both sides' outputs on the agreement runs, before anything is timed: a wrong pair stops here."""
-    if not workload.agreement:
+    feeds = bench.workload.agreement
+    if not feeds:
         return None
-    progress("checking that both give usable outputs")
-    answers = {name: contest.answers(name, workload.agreement) for name in (STANDARD, VARIANT)}
-    return agreement(answers[STANDARD], answers[VARIANT])
+    bench.progress("checking that both give usable outputs")
+    return agreement(contest.answers(STANDARD, feeds), contest.answers(VARIANT, feeds))
 
 
-def _evaluate(contest: Contest, workload: Workload) -> dict[str, Scored]:
-    evaluation = workload.evaluation
+def evaluate(contest: Contest, evaluation: Evaluation | None, names: Sequence[str]) -> dict[str, Scored]:
+    """Scores of the named contenders, the standard first; nothing without a labelled workload."""
     if evaluation is None:
         return {}
-    standard = score(contest, STANDARD, evaluation)
-    return {STANDARD: standard, VARIANT: score(contest, VARIANT, evaluation, standard.rows)}
+    scores: dict[str, Scored] = {}
+    for name in names:
+        scores[name] = score(contest, name, evaluation, scores[STANDARD].rows if scores else None)
+    return scores
 
 
-def _verdict_of(result: ContestResult) -> tuple[Interval, Interval, SpeedVerdict]:
+def speed_of(result: ContestResult) -> tuple[Interval, Interval, SpeedVerdict]:
     """Slowdown, noise floor and verdict. Where disturbed rounds had to count, the noise is all the control's range."""
     slowdown = result.ratio(VARIANT, STANDARD)
     noise = result.ratio(CONTROL, STANDARD)
@@ -168,63 +135,58 @@ def _placement(contest: Contest, name: str, variant: Variant) -> Placement | Mis
     return contest.placement(name)
 
 
-def _measured(  # noqa: PLR0913 - the parts of one side come from different measurements
-    result: ContestResult,
-    inspections: dict[str, Inspection],
-    placements: dict[str, Placement | Missing],
-    scored: dict[str, Scored],
-    name: str,
-    variant: Variant,
+def _measured(
+    result: ContestResult, name: str, variant: Variant, scored: Scored | None, placement: Placement | Missing
 ) -> Measured:
     sample = result.samples[name]
     latency = result.latency_ms(name)
-    accuracy: Accuracy | None = scored[name].accuracy if name in scored else None
     return Measured(
         spec=variant.spec,
         runtime=variant.runtime,
         latency_ms=Latency(latency.estimate, latency.low, latency.high),
-        accuracy=accuracy,
-        size_bytes=inspections[name].size_bytes,
+        accuracy=scored.accuracy if scored else None,
+        size_bytes=inspect(variant).size_bytes,
         peak_memory_bytes=sample.peak_memory_bytes,
         load_ms=float(np.median([launch.load_ms for launch in sample.launches])),
         first_run_ms=float(np.median([launch.first_run_ms for launch in sample.launches])),
         warmup_runs=max(launch.warmup_runs for launch in sample.launches),
         steady=all(launch.steady for launch in sample.launches),
-        placement=placements[name],
+        placement=placement,
     )
 
 
-def _warnings(
-    result: ContestResult,
-    agreed: Agreement | None,
-    change: Interval | None,
-    log: MonitorLog,
-    placements: dict[str, Placement | Missing],
-) -> list[str]:
+def _round_warnings(result: ContestResult, log: MonitorLog) -> list[str]:
     warnings = []
+    launches = {name: sample.launches for name, sample in result.samples.items()}
     if result.disturbed:
         reasons = sorted({t.disturbed for s in result.samples.values() for t in s.turns if t.disturbed})
         counted = "" if result.quiet else "; too few quiet rounds, so all count and the noise floor is widened"
         warnings.append(f"{len(result.disturbed)} rounds were disturbed ({reasons[0]}){counted}")
-    for name, sample in result.samples.items():
-        if not all(launch.steady for launch in sample.launches):
-            warnings.append(f"the {name} never became steady while it was warmed up")
-    if not all(launch.pinned for sample in result.samples.values() for launch in sample.launches):
+    warnings += [
+        f"the {name} never became steady while it was warmed up"
+        for name, started in launches.items()
+        if not all(launch.steady for launch in started)
+    ]
+    if not all(launch.pinned for started in launches.values() for launch in started):
         warnings.append("this system can't pin processes to cores")
-    if agreed is not None and change is None and agreed.cosine < POOR_AGREEMENT:
-        warnings.append(f"the variant's outputs are not the standard's (cosine {agreed.cosine:.3f}); no labels say which is better")
-    warnings += _fallbacks(placements)
     if log.summary.throttled is True:
         warnings.append("the CPU was throttled, by heat or by its quota, while it was measured")
     return warnings
 
 
-def _fallbacks(placements: dict[str, Placement | Missing]) -> Sequence[str]:
+def _output_warnings(agreed: Agreement | None, change: Interval | None) -> list[str]:
+    if agreed is None or change is not None or agreed.cosine >= POOR_AGREEMENT:
+        return []
+    return [f"the variant's outputs are not the standard's (cosine {agreed.cosine:.3f}); no labels say which is better"]
+
+
+def _fallbacks(placements: Mapping[str, Placement | Missing]) -> list[str]:
     lines = []
     for name, placement in placements.items():
         if isinstance(placement, Missing):
             continue
-        fallen = sum(count for provider, count in placement.nodes.items() if provider != placement.requested)
+        total = sum(placement.nodes.values())
+        fallen = total - placement.nodes.get(placement.requested, 0)
         if fallen:
-            lines.append(f"{fallen} of {sum(placement.nodes.values())} nodes of the {name} fell back from {placement.requested}")
+            lines.append(f"{fallen} of {total} nodes of the {name} fell back from {placement.requested}")
     return lines

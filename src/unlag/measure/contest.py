@@ -278,6 +278,17 @@ class Contest:
         with self._awake(name) as process:
             return process.ask(exchange.MakeProfile(runs, str(folder)), exchange.ProfileMade, self._evaluation_patience_s)
 
+    def drop(self, name: str) -> None:
+        """Take a contender out of the contest for good."""
+        self.retire(name)
+        del self._contenders[name], self._turns[name], self._launches[name], self._peaks[name]
+
+    def retire(self, name: str) -> None:
+        """End a contender's process, to make room for others."""
+        process = self._processes.pop(name, None)
+        if process is not None:
+            process.end()
+
     def placement(self, name: str) -> Placement:
         """Which provider ran how many of the contender's nodes."""
         variant = self._contenders[name]

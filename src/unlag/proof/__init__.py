@@ -1,0 +1,1 @@
+"""Causes proven by taking them away, and added up to the gap."""

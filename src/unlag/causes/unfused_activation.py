@@ -1,0 +1,62 @@
+"""What it is: GELU runs as the elementwise nodes that it was written in, while the standard's is one operator.
+
+Why it costs: the activation of a feed-forward layer is the widest tensor of a transformer, four times the hidden
+size. Division, erf, addition and two products each read and write it once; fused, with the bias, it is one pass
+that stays in the cache.
+
+How it is seen: in the executed graph, the nodes around an Erf or Tanh compute GELU (they are run on sample values),
+more often than in the standard's. Runtimes match a few orders of the factors; x · (0.5 · (1 + erf)), as newer
+exporters write it, is none of ONNX Runtime's.
+
+Remedy: replace the nodes by one Gelu, which runtimes fuse with the bias in front of it.
+
+Safety: close. The same function, rounded fewer times.
+
+Source: onnxruntime#10919, onnxruntime#10359, executorch!12360 for the size of the effect on another activation.
+"""
+
+from __future__ import annotations
+
+from unlag.causes.contract import Cause, Finding, Remedy, Step
+from unlag.model.graph import GraphIndex
+from unlag.observe.evidence import Evidence
+from unlag.observe.graphs import executed_graphs
+from unlag.rewrites.fuse_gelu import find_gelu, fuse_gelu
+
+FUSED = frozenset({"Gelu", "BiasGelu", "FastGelu", "QuickGelu"})
+
+
+def _detect(evidence: Evidence) -> Finding:
+    standard, variant = executed_graphs(evidence)
+    ours, theirs = _spelled(variant), _spelled(standard)
+    fused = sum(node.op_type in FUSED for node in variant.facts.nodes)
+    count = f"{len(ours)} of {len(ours) + fused} GELU activations are spelled out"
+    if not ours:
+        return Finding("ruled_out", count)
+    if len(ours) <= len(theirs):
+        return Finding("ruled_out", f"{count}, in the standard {len(theirs)}")
+    return Finding("found", f"{count} (standard: {len(theirs)})", tuple(ours))
+
+
+def _spelled(index: GraphIndex) -> list[str]:
+    """Names of the Erf and Tanh nodes that are part of a GELU."""
+    return [node.name or node.outputs[0] for node in index.facts.nodes if find_gelu(index, node) is not None]
+
+
+CAUSE = Cause(
+    id="unfused_activation",
+    title="GELU spelled out in elementwise nodes",
+    dimension="graph",
+    affects=frozenset({"speed"}),
+    needs=frozenset({"executed", "standard_executed"}),
+    detect=_detect,
+    remedies=(
+        Remedy(
+            id="fuse_gelu",
+            title="replace the nodes of each GELU by one operator",
+            safety="CLOSE",
+            step=Step.FUSE,
+            apply=lambda draft: fuse_gelu(draft.model),
+        ),
+    ),
+)

@@ -1,0 +1,80 @@
+"""What it is: the standard runs attention, or its query, key and value projections, as fewer operators than the
+variant does: fused against spelled out, or one packed projection against three.
+
+Why it costs: three narrow matrix products read the same activation three times and have a third of the columns to
+share among the threads. Spelled-out attention writes the scores, reads them for the mask, writes them, reads them
+for the Softmax, and transposes queries, keys and values into heads in passes of their own.
+
+How it is seen: among the attention blocks of the executed graphs, the variant has more that are spelled out than
+the standard, or more matrix products in front of them. Exporters, quantizers that insert nodes, and casts in the
+middle break the patterns that runtimes fuse; nothing warns about it.
+
+Remedy: replace each block by one fused operator, its projections packed where they are constants; or pack the
+projections alone.
+
+Safety: close. Sums are taken in another order; padding is masked by the same mask.
+
+Source: onnxruntime#10919, onnxruntime#10359, onnxruntime#8636, onnxruntime!27418, onnxruntime!5651,
+onnxruntime!9108, onnxruntime#5113.
+"""
+
+from __future__ import annotations
+
+from unlag.causes.contract import Cause, Finding, Remedy, Step
+from unlag.model.graph import GraphIndex
+from unlag.observe.evidence import Evidence
+from unlag.observe.graphs import executed_graphs
+from unlag.rewrites.attention_pattern import AttentionBlock, attention_blocks
+from unlag.rewrites.fuse_attention import fuse_attention
+from unlag.rewrites.pack_projections import pack_projections
+
+
+def _detect(evidence: Evidence) -> Finding:
+    standard, variant = executed_graphs(evidence)
+    theirs, ours = _blocks(standard), _blocks(variant)
+    if not ours:
+        return Finding("ruled_out", f"0 attention blocks among {len(variant.facts.nodes)} executed nodes")
+    counts = f"{_spelled(ours)} of {len(ours)} attention blocks are spelled out, behind {_products(ours)} projections"
+    other = f"the standard: {_spelled(theirs)} of {len(theirs)}, behind {_products(theirs)}"
+    if _spelled(ours) <= _spelled(theirs) and _products(ours) <= _products(theirs):
+        return Finding("ruled_out", f"{counts}, no more than in the standard ({other})")
+    return Finding("found", f"{counts} ({other})", tuple(block.node for block in ours))
+
+
+def _blocks(index: GraphIndex) -> tuple[AttentionBlock, ...]:
+    return attention_blocks(index.facts)
+
+
+def _spelled(blocks: tuple[AttentionBlock, ...]) -> int:
+    return sum(not block.fused for block in blocks)
+
+
+def _products(blocks: tuple[AttentionBlock, ...]) -> int:
+    """Matrix products that make queries, keys and values; those inside of a fused operator are none."""
+    return sum(len({p.product for p in block.projections if p is not None}) for block in blocks)
+
+
+CAUSE = Cause(
+    id="unfused_attention",
+    title="attention and its projections not fused",
+    dimension="graph",
+    affects=frozenset({"speed"}),
+    needs=frozenset({"executed", "standard_executed"}),
+    detect=_detect,
+    remedies=(
+        Remedy(
+            id="fuse_attention",
+            title="replace each attention block by one fused operator",
+            safety="CLOSE",
+            step=Step.FUSE,
+            apply=lambda draft: fuse_attention(draft.model),
+        ),
+        Remedy(
+            id="pack_projections",
+            title="pack query, key and value projections into one",
+            safety="CLOSE",
+            step=Step.FUSE,
+            apply=lambda draft: pack_projections(draft.model),
+        ),
+    ),
+)

@@ -1,0 +1,112 @@
+"""The options that commands share, and how their texts become values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unlag.errors import UsageError
+
+if TYPE_CHECKING:
+    from unlag.model.case import Case
+
+SPEC = "[runtime:]path[,option=value...]"
+
+Standard = Annotated[str, typer.Argument(help=f"The model as it was: {SPEC}")]
+VariantSpec = Annotated[str, typer.Argument(help=f"The optimized model: {SPEC}")]
+Workload = Annotated[
+    str, typer.Option(metavar="NAME", help="stsb, sentiment, random, FILE.npz or module:function: what is run.")
+]
+Shapes = Annotated[str, typer.Option(metavar="BxS[,BxS...]", help="Batch x sequence; a verdict holds for a shape.")]
+Dim = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Fix another dynamic dimension; repeatable.")]
+Rounds = Annotated[int, typer.Option(metavar="N", help="Rounds in which every contender is timed once.")]
+MaxRounds = Annotated[
+    int | None, typer.Option(metavar="N", help="Stop here even undecided. [default: three times --rounds]")
+]
+Threads = Annotated[
+    int | None, typer.Option(metavar="N", help="Threads inside an operator. [default: one for each usable core]")
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of inputs, order of rounds and resampling.")]
+Patience = Annotated[float, typer.Option(metavar="SECONDS", help="A contender that is silent for longer hangs.")]
+Budget = Annotated[float, typer.Option(metavar="POINTS", help="Accuracy points that a fixed model may lose.")]
+Target = Annotated[str, typer.Option(metavar="cpu|gpu|npu", help="Where the fixed model is to run.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the record as JSON.")]
+HtmlFile = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML file.")]
+MarkdownFile = Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Write it as Markdown.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print the verdict only, and no progress.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+"""Read by ``entry`` before parsing, so that it holds for errors of parsing too."""
+
+_BUILT_TARGETS = ("cpu",)
+_TARGETS = ("cpu", "gpu", "npu")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says about a case, not yet checked."""
+
+    standard: str
+    variant: str
+    workload: str
+    shapes: str
+    dim: list[str] | None
+    rounds: int
+    max_rounds: int | None
+    threads: int | None
+    seed: int
+    patience: float
+    accuracy_budget: float
+
+    def case(self) -> Case:
+        """The case that was asked for.
+
+        Raises:
+            UsageError: it makes no sense.
+        """
+        from unlag.api import make_case
+
+        return make_case(
+            self.standard,
+            self.variant,
+            workload=self.workload,
+            shapes=self.shapes,
+            dims=dims_of(self.dim),
+            rounds=self.rounds,
+            max_rounds=self.max_rounds,
+            threads=self.threads,
+            seed=self.seed,
+            patience_s=self.patience,
+            accuracy_budget=self.accuracy_budget,
+        )
+
+
+def dims_of(texts: list[str] | None) -> dict[str, int]:
+    """``NAME=VALUE`` texts as sizes.
+
+    Raises:
+        UsageError: one is of another form, or a name comes twice.
+    """
+    dims: dict[str, int] = {}
+    for text in texts or ():
+        name, separator, value = text.rpartition("=")
+        if not separator or not name or not value.isdecimal():
+            raise UsageError(f"--dim {text!r} is not of the form NAME=VALUE", hint="such as --dim past_length=16")
+        if name in dims:
+            raise UsageError(f"--dim {name} is given twice")
+        dims[name] = int(value)
+    return dims
+
+
+def check_target(target: str) -> None:
+    """Refuse what this version can't fix for.
+
+    Raises:
+        UsageError: an unknown target, or one that isn't built yet.
+    """
+    if target not in _TARGETS:
+        raise UsageError(f"there is no target {target!r}", hint=f"targets: {', '.join(_TARGETS)}")
+    if target not in _BUILT_TARGETS:
+        raise UsageError(f"this version of unlag can't fix for {target} yet", hint="it can for cpu")

@@ -1,0 +1,176 @@
+"""The program: compare, explain and fix, each as the list of its steps. Every arrow is a frozen value that is also JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unlag import assets
+from unlag.errors import UsageError
+from unlag.measure import compare as measuring
+from unlag.measure.bench import Bench, first_shape, inspect, open_bench
+from unlag.measure.comparison import Comparison
+from unlag.measure.progress import Progress, silent
+from unlag.model.case import Case
+from unlag.model.deployment import MODEL, Deployment, read_deployment, write_description
+from unlag.model.variant import Variant
+from unlag.model.workload import Array, Feed
+from unlag.observe.gather import observe
+from unlag.proof.explain import explain_evidence
+from unlag.proof.explanation import Explanation
+from unlag.report.record import to_json
+from unlag.report.to_html import render as render_html
+from unlag.runtimes.contract import find_runtime
+from unlag.stages.fix import Fixed, fix_variant
+from unlag.stages.fixed import Fix
+
+if TYPE_CHECKING:
+    from unlag.measure.compare import Compared
+
+DEMO_WORKLOAD = "stsb"
+
+
+def compare(case: Case, progress: Progress = silent) -> Comparison:
+    """Case -> Comparison."""
+    return measuring.compare(case, progress)
+
+
+def explain(case: Case, progress: Progress = silent) -> Explanation:
+    """Case -> Comparison -> Evidence -> findings -> proofs -> Explanation."""
+    bench = open_bench(case, first_shape(case), progress)
+    inspect(case.variant)
+    return _explain(bench)[1]
+
+
+def _explain(bench: Bench) -> tuple[Compared, Explanation]:
+    compared = measuring.compare_at(bench)
+    evidence = observe(bench, compared.comparison)
+    return compared, explain_evidence(bench, compared, evidence)
+
+
+def fix(case: Case, output: Path, progress: Progress = silent) -> Fix:
+    """Case -> Explanation -> stages -> a folder that ``load`` opens.
+
+    Raises:
+        UsageError: the output folder holds something else, or can't be written; nothing is left half-written.
+    """
+    with _staging(output) as folder:
+        bench = open_bench(case, first_shape(case), progress)
+        inspect(case.variant)
+        compared, explanation = _explain(bench)
+        with tempfile.TemporaryDirectory(prefix="unlag-") as plans:
+            fixed = fix_variant(bench, compared, explanation, Path(plans), output)
+            _write_output(folder, fixed, bench.threads)
+    return fixed.record
+
+
+def demo(folder: Path, progress: Progress = silent, *, case: Case | None = None) -> Fix:
+    """The article's case: build standard and Flash from all-MiniLM-L6-v2, then ``fix``.
+
+    The two models stay in ``folder`` beside the fixed one; ``case`` changes how it is measured.
+    """
+    base = demo_case(folder, progress)
+    if case is not None:
+        base = msgspec.structs.replace(case, standard=base.standard, variant=base.variant, workload=base.workload)
+    return fix(base, folder / "fixed", progress)
+
+
+def demo_case(folder: Path, progress: Progress = silent) -> Case:
+    """Write the standard and the article's Flash into ``folder``, and say how to compare them."""
+    import onnx  # noqa: PLC0415 - only the demo writes models by itself
+
+    from unlag.demo.bert import build_bert  # noqa: PLC0415 - the same
+    from unlag.demo.flash import FlashRecipe, make_flash  # noqa: PLC0415 - the same
+
+    def loaded(what: str, done: int, total: int) -> None:
+        progress(f"downloading {what}", done / total if total else None)
+
+    checkpoint = assets.minilm_checkpoint(loaded)
+    assets.stsb_test(loaded)
+    progress("building the standard and the Flash variant")
+    standard, recipe = build_bert(checkpoint), FlashRecipe()
+    paths = {"standard": folder / "standard.onnx", "flash": folder / "flash.onnx"}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        onnx.save(standard, paths["standard"])
+        onnx.save(make_flash(standard, recipe), paths["flash"])
+    except OSError as error:
+        raise UsageError(f"{folder} can't be written: {error.strerror or error}") from error
+    return Case(
+        standard=Variant("onnxruntime", str(paths["standard"])),
+        variant=Variant("onnxruntime", str(paths["flash"]), recipe.options),
+        workload=DEMO_WORKLOAD,
+    )
+
+
+class FixedModel:
+    """A model that ``unlag fix`` wrote, open and ready to run."""
+
+    def __init__(self, variant: Variant, threads: int) -> None:
+        self.variant = variant
+        self._session = find_runtime(variant.runtime).open(variant, threads)
+        self.signature = self._session.signature
+
+    def run(self, feed: Feed) -> Mapping[str, Array]:
+        """Run once: inputs by name in, outputs by name out."""
+        return self._session.run(feed)
+
+
+def load(folder: str | Path) -> FixedModel:
+    """Open a folder that ``unlag fix`` wrote.
+
+    Raises:
+        UsageError: it is no such folder, or its runtime can't be used here.
+    """
+    return FixedModel(*read_deployment(Path(folder)))
+
+
+@contextlib.contextmanager
+def _staging(output: Path) -> Iterator[Path]:
+    """A hidden folder beside the output, moved into its place only when all is done."""
+    if output.exists() and (not output.is_dir() or (any(output.iterdir()) and not (output / "run.json").exists())):
+        raise UsageError(f"{output} holds something that unlag did not write", hint="choose another -o DIR")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
+    except OSError as error:
+        raise UsageError(f"{output.parent} can't be written: {error.strerror or error}") from error
+    try:
+        yield folder
+        folder.chmod(0o755)
+        if output.exists():
+            shutil.rmtree(output)
+        os.replace(folder, output)
+    except OSError as error:
+        raise UsageError(f"{output} can't be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_output(folder: Path, fixed: Fixed, threads: int) -> None:
+    """Model with its external data, how to run it, the record, and the report."""
+    source = Path(fixed.variant.path)
+    for part in source.parent.glob(f"{source.name}.data"):
+        shutil.copyfile(part, folder / part.name)
+    shutil.copyfile(source, folder / MODEL)
+    write_description(folder, Deployment(fixed.variant.runtime, MODEL, fixed.variant.options, threads))
+    (folder / "run.json").write_bytes(to_json(fixed.record))
+    (folder / "report.html").write_text(render_html(fixed.record), "utf-8")
+    (folder / "README.md").write_text(_readme(fixed.variant, threads), "utf-8")
+
+
+def _readme(variant: Variant, threads: int) -> str:
+    options = ", ".join(f"{key}={value}" for key, value in variant.options.items()) or "none"
+    return (
+        "Written by `unlag fix`. `report.html` shows what was measured, `run.json` holds every number.\n\n"
+        'With unlag: `unlag.load("this folder").run({"input": array})`.\n\n'
+        f"Without: `onnxruntime.InferenceSession(\"{MODEL}\")`; it was measured with {threads} threads\n"
+        f"and these session options: {options}.\n"
+    )

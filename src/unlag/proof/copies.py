@@ -1,0 +1,74 @@
+"""Repaired copies of a variant: the same model with the causes in a set taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from unlag.causes.contract import Cause, Remedy
+from unlag.model.case import Case
+from unlag.model.draft import open_draft
+from unlag.model.variant import Variant
+
+Removed = frozenset[str]
+"""Ids of the causes that a copy is free of."""
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A cause that was found, and the remedy that shall prove it."""
+
+    cause: Cause
+    remedy: Remedy
+
+    @property
+    def id(self) -> str:
+        """The cause's id."""
+        return self.cause.id
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A repaired copy on disk, and in how many places each cause's remedy changed it."""
+
+    variant: Variant
+    changes: dict[str, int]
+
+    @property
+    def effective(self) -> Removed:
+        """The causes whose remedies changed anything."""
+        return frozenset(cause for cause, count in self.changes.items() if count)
+
+
+def make_copy(case: Case, suspects: Iterable[Suspect], path: Path) -> Copy:
+    """Apply the suspects' remedies to a fresh copy of the variant, in the order of their steps, and write it."""
+    draft = open_draft(case.variant, case.standard)
+    changes = {
+        suspect.id: suspect.remedy.apply(draft)
+        for suspect in sorted(suspects, key=lambda s: (s.remedy.step, s.remedy.id))
+    }
+    return Copy(draft.save(path), changes)
+
+
+class CopyShelf:
+    """Makes each copy once, and knows which sets of causes give the same one."""
+
+    def __init__(self, case: Case, suspects: Iterable[Suspect], folder: Path) -> None:
+        self._case = case
+        self._suspects = {suspect.id: suspect for suspect in suspects}
+        self._folder = folder
+        self._copies: dict[Removed, Copy] = {frozenset(): Copy(case.variant, {})}
+        self._same: dict[Removed, Removed] = {}
+
+    def take(self, removed: Removed) -> Copy:
+        """The copy without these causes; what came out unchanged, or like another copy, is not kept twice."""
+        if removed not in self._same:
+            path = self._folder / f"copy{len(self._same)}.onnx"
+            copy = make_copy(self._case, [self._suspects[cause] for cause in removed], path)
+            self._same[removed] = copy.effective
+            if copy.effective in self._copies:
+                path.unlink(missing_ok=True)
+            else:
+                self._copies[copy.effective] = copy
+        return self._copies[self._same[removed]]

@@ -1,0 +1,225 @@
+"""Proofs -> Reconciliation: what each cause costs, how causes knot, and what stays unexplained. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+from unlag.causes.contract import Cause, Finding
+from unlag.measure.accuracy import Scored
+from unlag.measure.comparison import Comparison
+from unlag.measure.statistics import SMALLEST_ACCURACY_EFFECT, Interval, mean_interval
+from unlag.proof import shapley
+from unlag.proof.copies import Removed, Suspect
+from unlag.proof.explanation import (
+    AccuracyReconciliation,
+    CauseReport,
+    CauseStatus,
+    Knot,
+    Reconciliation,
+    RemedyNote,
+)
+from unlag.proof.prove import Proofs, Wins, last_out, noise_ms
+
+ORDER: tuple[CauseStatus, ...] = ("proven", "suspected", "failed", "not_checked", "ruled_out")
+
+NOTHING: Removed = frozenset()
+
+
+def report_causes(
+    found: Sequence[tuple[Cause, Finding]], proofs: Proofs, comparison: Comparison
+) -> tuple[CauseReport, ...]:
+    """What became of every cause, the dearest proven one first."""
+    reports = [_report(cause, finding, proofs, comparison) for cause, finding in found]
+    return tuple(sorted(reports, key=_rank))
+
+
+def _rank(report: CauseReport) -> tuple[int, float, float]:
+    cost = report.cost_ms.estimate if report.cost_ms else 0.0
+    points = report.accuracy_cost.estimate if report.accuracy_cost else 0.0
+    return ORDER.index(report.status), -cost, -points
+
+
+def _report(cause: Cause, finding: Finding, proofs: Proofs, comparison: Comparison) -> CauseReport:
+    suspect = next((s for s in proofs.suspects if s.id == cause.id), None)
+    if finding.status != "found" or suspect is None or proofs.wins is None:
+        return _unproven(cause, finding, proofs)
+    speed = _speed(suspect, proofs)
+    points = _accuracy(suspect, proofs)
+    floor = noise_ms(comparison)
+    gap = comparison.variant.latency_ms.median - comparison.standard.latency_ms.median
+    costs_time = speed is not None and speed[0].low > 0 and speed[0].estimate > floor
+    costs_points = points is not None and points.low > 0 and points.estimate > SMALLEST_ACCURACY_EFFECT
+    loss = -comparison.accuracy_change.estimate if comparison.accuracy_change else 0.0
+    status: CauseStatus = "proven" if costs_time or costs_points else "ruled_out"
+    return CauseReport(
+        id=cause.id,
+        title=cause.title,
+        dimension=cause.dimension,
+        status=status,
+        reason=finding.reason if status == "proven" else _below_noise(finding, speed, points, floor),
+        where=finding.where,
+        remedy=_note(suspect),
+        cost_ms=speed[0] if speed else None,
+        first_in_ms=speed[1] if speed else None,
+        last_out_ms=speed[2] if speed else None,
+        share_of_gap=speed[0].estimate / gap if speed and gap > 0 else None,
+        accuracy_cost=points,
+        share_of_loss=points.estimate / loss if points and loss > 0 else None,
+    )
+
+
+def _unproven(cause: Cause, finding: Finding, proofs: Proofs) -> CauseReport:
+    rejection = next((r for r in proofs.rejections if r.cause == cause.id), None)
+    status: CauseStatus = "suspected" if finding.status == "found" else finding.status
+    reason = finding.reason
+    if rejection is not None:
+        reason = f"{reason}; not proven: {rejection.reason}"
+    elif status == "suspected":
+        reason = f"{reason}; not proven: it was not measured"
+    return CauseReport(
+        id=cause.id, title=cause.title, dimension=cause.dimension, status=status, reason=reason, where=finding.where
+    )
+
+
+def _below_noise(finding: Finding, speed: tuple[Interval, ...] | None, points: Interval | None, floor_ms: float) -> str:
+    measured = []
+    if speed is not None:
+        measured.append(f"its cost of {speed[0].estimate:.2f} ms is not above the noise of {floor_ms:.2f} ms")
+    if points is not None:
+        measured.append(f"{points.estimate:+.2f} points ({points.low:+.2f} to {points.high:+.2f}) show no loss")
+    return f"{finding.reason}, but {' and '.join(measured) or 'nothing was measured'}"
+
+
+def _note(suspect: Suspect) -> RemedyNote:
+    return RemedyNote(suspect.remedy.id, suspect.remedy.title, suspect.remedy.safety)
+
+
+def cost_weights(cause: str, proofs: Proofs) -> Mapping[Removed, float]:
+    """Coefficients of a cause's cost over the measured wins.
+
+    A big knot's members share by Shapley's value inside the knot; everyone else by the mean of first-in and last-out.
+    """
+    everything = frozenset(s.id for s in proofs.suspects)
+    if cause in proofs.knot and len(proofs.knot) > 2:  # noqa: PLR2004 - see shapley
+        return shapley.weights(cause, proofs.knot)
+    halves = {removed: weight / 2 for removed, weight in last_out(cause, everything).items()}
+    alone = frozenset({cause})
+    halves[alone] = halves.get(alone, 0.0) + 0.5
+    return halves
+
+
+def _speed(suspect: Suspect, proofs: Proofs) -> tuple[Interval, Interval, Interval] | None:
+    """Cost, first-in and last-out in milliseconds."""
+    wins = proofs.wins
+    if wins is None or "speed" not in suspect.cause.affects:
+        return None
+    everything = frozenset(s.id for s in proofs.suspects)
+    return (
+        wins.interval(dict(cost_weights(suspect.id, proofs))),
+        wins.interval({frozenset({suspect.id}): 1.0}),
+        wins.interval(last_out(suspect.id, everything)),
+    )
+
+
+def _accuracy(suspect: Suspect, proofs: Proofs) -> Interval | None:
+    """Points that taking the cause away brings, the mean of first-in and last-out."""
+    wins = proofs.wins
+    if wins is None or "accuracy" not in suspect.cause.affects:
+        return None
+    everything = frozenset(s.id for s in proofs.suspects)
+    ends = ((frozenset({suspect.id}), NOTHING), (everything, everything - {suspect.id}))
+    gains = [_gain(wins.scores[after], wins.scores[before]) for after, before in ends if {after, before} <= set(wins.scores)]
+    if not gains:
+        return None
+    # The two are measured on the same items, so their bounds are averaged as if they moved together.
+    return Interval(*(sum(values) / len(gains) for values in zip(*((g.estimate, g.low, g.high) for g in gains), strict=True)))
+
+
+def _gain(after: Scored, before: Scored) -> Interval:
+    return after.change_from(before, seed=0)
+
+
+def reconcile(proofs: Proofs, reports: Sequence[CauseReport]) -> Reconciliation | None:
+    """gap = explained + interaction + unexplained, all from the rounds of the proofs' contest."""
+    wins = proofs.wins
+    if wins is None:
+        return None
+    everything = frozenset(s.id for s in proofs.suspects)
+    proven = {r.id for r in reports if r.status == "proven" and r.cost_ms is not None}
+    explained: dict[Removed, float] = {}
+    for cause in proven:
+        for removed, weight in cost_weights(cause, proofs).items():
+            explained[removed] = explained.get(removed, 0.0) + weight
+    interaction = {everything: 1.0}
+    for removed, weight in explained.items():
+        interaction[removed] = interaction.get(removed, 0.0) - weight
+    repaired = wins.won_ms[everything]
+    rounds = min(repaired.size, wins.gap_ms.size)
+    return Reconciliation(
+        gap_ms=mean_interval(wins.gap_ms),
+        explained_ms=wins.interval(explained),
+        interaction_ms=wins.interval(interaction),
+        unexplained_ms=mean_interval(wins.gap_ms[:rounds] - repaired[:rounds]),
+    )
+
+
+def reconcile_accuracy(proofs: Proofs, reports: Sequence[CauseReport]) -> AccuracyReconciliation | None:
+    """loss = explained + interaction + unexplained, in points."""
+    wins = proofs.wins
+    if wins is None or wins.standard_score is None:
+        return None
+    everything = frozenset(s.id for s in proofs.suspects)
+    variant, repaired = wins.scores.get(NOTHING), wins.scores.get(everything)
+    if variant is None or repaired is None:
+        return None
+    costs = [r.accuracy_cost for r in reports if r.status == "proven" and r.accuracy_cost is not None]
+    explained = Interval(0.0, 0.0, 0.0)
+    for cost in costs:
+        explained = explained.plus(cost)
+    regained = _gain(repaired, variant)
+    return AccuracyReconciliation(
+        loss=_gain(wins.standard_score, variant),
+        explained=explained,
+        interaction=regained.minus(explained) if len(costs) != 1 else Interval(regained.estimate - explained.estimate, *_ends(regained, explained)),
+        unexplained=_gain(wins.standard_score, repaired),
+    )
+
+
+def _ends(regained: Interval, explained: Interval) -> tuple[float, float]:
+    """With one cause both are the same measurement, so their noise cancels instead of adding up."""
+    ends = sorted((regained.low - explained.low, regained.high - explained.high))
+    return ends[0], ends[1]
+
+
+def knots_of(proofs: Proofs, reports: Sequence[CauseReport]) -> tuple[Knot, ...]:
+    """Pairs of proven causes whose worths depend on each other, each in a sentence."""
+    wins = proofs.wins
+    if wins is None or not proofs.knot:
+        return ()
+    proven = {r.id for r in reports if r.status == "proven" and r.cost_ms is not None}
+    causes = {s.id: s.cause for s in proofs.suspects}
+    knots = []
+    for one, other in combinations(sorted(proofs.knot & proven), 2):
+        sentence = _sentence(causes[one], causes[other], wins)
+        if sentence:
+            knots.append(Knot((one, other), sentence))
+    return tuple(knots)
+
+
+def _sentence(one: Cause, other: Cause, wins: Wins) -> str | None:
+    both = frozenset({one.id, other.id})
+    if both not in wins.won_ms:
+        return None
+    first = wins.interval({frozenset({one.id}): 1.0}).estimate
+    second = wins.interval({frozenset({other.id}): 1.0}).estimate
+    together = wins.interval({both: 1.0})
+    overlap = wins.interval({frozenset({one.id}): 1.0, frozenset({other.id}): 1.0, both: -1.0})
+    if overlap.low <= 0 <= overlap.high or abs(overlap.estimate) < 0.1 * abs(together.estimate):
+        return None
+    why = one.knots.get(other.id) or other.knots.get(one.id)
+    reason = f"{why}; " if why else ""
+    if overlap.estimate > 0:
+        share = max(first, second) / together.estimate
+        return f"{reason}either remedy alone wins most of it ({share:.0%} of the {together.estimate:.1f} ms that both win)"
+    return f"{reason}both have to go: together they win {together.estimate:.1f} ms, alone {first:.1f} and {second:.1f} ms"

@@ -1,0 +1,310 @@
+"""Attention blocks in a graph's facts: where they are, what they are scaled by, which projections feed them.
+
+A block is spelled out (product of queries and keys, Softmax, product with values) or one fused operator.
+Works on files and on the graphs that runtimes really execute.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from unlag.model.graph import GraphFacts, GraphIndex, Node
+from unlag.rewrites.evaluate import Array, Evaluator
+from unlag.rewrites.weight_reads import weight_start
+
+FUSED = frozenset({"Attention", "MultiHeadAttention", "QAttention", "GroupQueryAttention", "PackedAttention",
+                   "PackedMultiHeadAttention", "DecoderMaskedMultiHeadAttention"})  # fmt: skip
+PRODUCTS = frozenset({"MatMul", "FusedMatMul", "TransposeMatMul"})
+PROJECTIONS = PRODUCTS | {"Gemm", "MatMulNBits", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QLinearMatMul", "QGemm"}
+
+_LAYOUT = frozenset({"Reshape", "Transpose", "Identity", "Cast", "Split", "Slice", "Gather", "Squeeze", "Unsqueeze", "Dropout"})
+_TO_SCORES = frozenset({"Add", "Where", "Cast", "Identity", "Reshape", "Transpose", "Mul", "Div", "Max", "Clip", "Sub"})
+_GUARDS = frozenset({"Cast", "Identity", "Dropout", "Where", "QuantizeLinear", "DequantizeLinear"})
+_LONGEST_PATH = 24
+
+PROBE_BATCH, PROBE_SEQUENCE = 3, 5
+"""Sizes that no model has as a number of heads, a head size or a hidden size by chance."""
+
+
+class Projection(msgspec.Struct, frozen=True):
+    """What a query, key or value comes from: ``output`` = source · weight + bias, before any split into heads."""
+
+    output: str
+    product: str
+    """Output of the matrix product; equals ``output`` where there is no bias."""
+    source: str
+    weight: str
+    bias: str | None
+    width: int | None
+    """Columns of ``output``."""
+
+
+class AttentionBlock(msgspec.Struct, frozen=True):
+    """One attention block, spelled out or fused. Names are names of values, ``node`` is for people."""
+
+    node: str
+    fused: bool
+    softmax: str
+    """The Softmax's input; the operator's own output where the block is fused."""
+    scores: str
+    """Output of the product of queries and keys."""
+    context: str
+    """Output of the product with the values."""
+    operands: tuple[str, str, str]
+    """What the two products read as queries, keys and values."""
+    projections: tuple[Projection | None, Projection | None, Projection | None]
+    scale: float | None
+    """The factor between query · key and what goes into the Softmax, where it can be told."""
+
+
+def attention_blocks(facts: GraphFacts) -> tuple[AttentionBlock, ...]:
+    """All blocks, in the graph's order."""
+    index = GraphIndex(facts)
+    found = []
+    for node in facts.nodes:
+        if node.op_type == "Softmax":
+            block = _spelled(index, node)
+            if block is not None:
+                found.append(block)
+        elif node.op_type in FUSED:
+            found.append(_fused(index, node))
+    return tuple(found)
+
+
+def probe_feeds(index: GraphIndex, projections: tuple[Projection | None, ...]) -> dict[str, Array]:
+    """Numbers for a small run: inputs of ones, [batch, sequence], and projections with every element numbered."""
+    batch, sequence = probe_sizes(index.facts)
+    feeds: dict[str, Array] = {}
+    for info in index.facts.inputs:
+        if info.shape is not None and len(info.shape) == 2 and info.dtype != "unknown":
+            feeds[info.name] = np.ones((batch, sequence), info.dtype)
+    for projection in projections:
+        if projection is not None and projection.width is not None and projection.output not in feeds:
+            numbers = np.arange(1, batch * sequence * projection.width + 1, dtype=np.float64)
+            feeds[projection.output] = numbers.reshape(batch, sequence, projection.width)
+    return feeds
+
+
+def probe_sizes(facts: GraphFacts) -> tuple[int, int]:
+    """Batch and sequence for a small run: the graph's own where they are fixed."""
+    sizes = [PROBE_BATCH, PROBE_SEQUENCE]
+    for info in facts.inputs:
+        if info.shape is not None and len(info.shape) == 2 and info.dtype.startswith("int"):
+            return tuple(d if isinstance(d, int) else s for d, s in zip(info.shape, sizes, strict=True))  # type: ignore[return-value]  # two
+    return PROBE_BATCH, PROBE_SEQUENCE
+
+
+def _spelled(index: GraphIndex, softmax: Node) -> AttentionBlock | None:
+    down = _to_scores(index, softmax.inputs[0])
+    if down is None:
+        return None
+    product, path = down
+    context = _context(index, softmax.outputs[0])
+    if context is None:
+        return None
+    operands = (product.inputs[0], product.inputs[1], context.inputs[1])
+    walks = [_to_projection(index, name) for name in operands]
+    projections = tuple(_projection(index, name) for name, _path in walks)
+    evaluator = Evaluator(index, probe_feeds(index, projections))
+    multipliers = [*path, *walks[0][1], *walks[1][1]]
+    alpha = product.attributes.get("alpha", 1.0)
+    scale = _product_of(evaluator, multipliers, float(alpha) if isinstance(alpha, (int, float)) else 1.0)
+    return AttentionBlock(
+        node=softmax.name or softmax.outputs[0],
+        fused=False,
+        softmax=softmax.inputs[0],
+        scores=product.outputs[0],
+        context=context.outputs[0],
+        operands=operands,
+        projections=(projections[0], projections[1], projections[2]),
+        scale=scale,
+    )
+
+
+Multiplier = tuple[Node, int]
+"""A Mul or Div, and which of its inputs is the data."""
+
+
+def _to_scores(index: GraphIndex, name: str) -> tuple[Node, list[Multiplier]] | None:
+    """The product of two computed tensors that ``name`` comes from, and the multipliers on the way."""
+    paths: list[tuple[str, list[Multiplier]]] = [(name, [])]
+    for _step in range(4 * _LONGEST_PATH):
+        if not paths:
+            return None
+        current, multipliers = paths.pop(0)
+        node = index.producer(current)
+        if node is None:
+            continue
+        if node.op_type in PRODUCTS and not any(_is_weight(index, i) for i in node.inputs[:2]):
+            return node, multipliers
+        if node.op_type not in _TO_SCORES or node.domain:
+            continue
+        for position, source in enumerate(node.inputs[:1] if node.op_type in _LAYOUT else node.inputs):
+            more = [(node, position)] if node.op_type in {"Mul", "Div"} else []
+            if source and not (node.op_type == "Div" and position == 1):
+                paths.append((source, [*multipliers, *more]))
+    return None
+
+
+def _context(index: GraphIndex, name: str) -> Node | None:
+    """The product with the values that reads these attention weights, through casts and NaN guards."""
+    waiting = [name]
+    for _step in range(_LONGEST_PATH):
+        if not waiting:
+            return None
+        current = waiting.pop(0)
+        for node in index.consumers.get(current, []):
+            if node.op_type in PRODUCTS and node.inputs[0] == current:
+                return node
+            if node.op_type in _GUARDS:
+                waiting.append(node.outputs[0])
+    return None
+
+
+def _to_projection(index: GraphIndex, name: str) -> tuple[str, list[Multiplier]]:
+    """Back through layout nodes and scalar factors to what was projected, and those factors."""
+    multipliers: list[Multiplier] = []
+    for _step in range(_LONGEST_PATH):
+        node = index.producer(name)
+        if node is None or node.domain or not node.inputs:
+            break
+        if node.op_type in {"Mul", "Div"}:
+            position = 1 if node.op_type == "Mul" and _is_factor(index, node.inputs[0]) else 0
+            if not _is_factor(index, node.inputs[1 - position]):
+                break
+            multipliers.append((node, position))
+            name = node.inputs[position]
+        elif node.op_type in _LAYOUT:
+            name = node.inputs[0]
+        else:
+            break
+    return name, multipliers
+
+
+def _is_factor(index: GraphIndex, name: str) -> bool:
+    """Whether a tensor looks like a number rather than like data: a one-element constant, or made by Sqrt and such."""
+    if index.constant(name) is not None:
+        return index.scalar(name) is not None
+    node = index.producer(name)
+    for _step in range(_LONGEST_PATH):
+        if node is None:
+            return False
+        if node.op_type in {"Sqrt", "Reciprocal", "Pow", "Shape", "Size"}:
+            return True
+        if node.op_type not in {"Cast", "Div", "Mul", "Slice", "Gather", "Squeeze", "Unsqueeze", "Identity"}:
+            return False
+        computed = [i for i in node.inputs if i and index.constant(i) is None]
+        node = index.producer(computed[0]) if computed else None
+    return False
+
+
+def _product_of(evaluator: Evaluator, multipliers: list[Multiplier], start: float) -> float | None:
+    scale = start
+    for node, position in multipliers:
+        factor = evaluator.scalar(node.inputs[1 - position])
+        if factor is None or not math.isfinite(factor) or factor == 0:
+            return None
+        scale = scale / factor if node.op_type == "Div" else scale * factor
+    return scale
+
+
+def _is_weight(index: GraphIndex, name: str) -> bool:
+    """A constant, or one that is only dequantized, cast or transposed."""
+    return weight_start(index, name) is not None
+
+
+def _projection(index: GraphIndex, output: str) -> Projection | None:
+    node, bias = index.producer(output), None
+    if node is not None and node.op_type == "Add":
+        position = next((p for p in (0, 1) if index.constant(node.inputs[p]) is not None), None)
+        if position is None:
+            return None
+        bias = node.inputs[position]
+        node = _through_casts(index, node.inputs[1 - position])
+    if node is None or node.op_type not in PROJECTIONS or len(node.inputs) < 2:
+        return None
+    if node.op_type in PRODUCTS | {"Gemm"} and not _is_weight(index, node.inputs[1]):
+        return None
+    return Projection(
+        output=output,
+        product=node.outputs[0],
+        source=node.inputs[0],
+        weight=node.inputs[1],
+        bias=bias or _own_bias(node),
+        width=_width(index, node, bias),
+    )
+
+
+def _through_casts(index: GraphIndex, name: str) -> Node | None:
+    node = index.producer(name)
+    while node is not None and node.op_type == "Cast":
+        node = index.producer(node.inputs[0])
+    return node
+
+
+def _own_bias(node: Node) -> str | None:
+    position = {"Gemm": 2, "MatMulNBits": 5, "DynamicQuantizeMatMul": 4, "MatMulIntegerToFloat": 6}.get(node.op_type)
+    return node.inputs[position] or None if position is not None and len(node.inputs) > position else None
+
+
+def _width(index: GraphIndex, node: Node, bias: str | None) -> int | None:
+    columns = node.attributes.get("N")
+    if isinstance(columns, int):
+        return columns
+    constant = index.constant(bias) if bias else None
+    if constant is not None and len(constant.shape) == 1 and constant.shape[0] > 1:
+        return constant.shape[0]
+    start = weight_start(index, node.inputs[1])
+    stored = None if start is None else index.constant(start)
+    if stored is None or len(stored.shape) != 2 or start != node.inputs[1] and not _keeps_order(index, node.inputs[1]):
+        return None
+    return stored.shape[0 if node.attributes.get("transB") else 1]
+
+
+def _keeps_order(index: GraphIndex, name: str) -> bool:
+    node = index.producer(name)
+    while node is not None:
+        if node.op_type in {"Transpose", "Reshape"}:
+            return False
+        node = index.producer(node.inputs[0])
+    return True
+
+
+def _fused(index: GraphIndex, node: Node) -> AttentionBlock:
+    inputs = (*node.inputs[:3], "", "", "")[:3]
+    separate = node.op_type not in {"Attention", "QAttention"} or not node.domain
+    walks = [_to_projection(index, name)[0] for name in inputs] if separate else []
+    projections = tuple(_projection(index, name) if name else None for name in walks) or (None, None, None)
+    return AttentionBlock(
+        node=node.name or node.outputs[0],
+        fused=True,
+        softmax=node.outputs[0],
+        scores=node.outputs[0],
+        context=node.outputs[0],
+        operands=(inputs[0], inputs[1], inputs[2]),
+        projections=(projections[0], projections[1], projections[2]),
+        scale=_fused_scale(index, node, projections),
+    )
+
+
+def _fused_scale(index: GraphIndex, node: Node, projections: tuple[Projection | None, ...]) -> float | None:
+    scale = node.attributes.get("scale")
+    if isinstance(scale, (int, float)) and scale:
+        return float(scale)
+    heads = node.attributes.get("num_heads", node.attributes.get("q_num_heads"))
+    if not isinstance(heads, int):
+        return None
+    packed = index.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    width = projections[0].width if projections[0] is not None else None
+    if packed is not None and len(packed.shape) == 2:
+        width = packed.shape[1] // 3
+    return None if width is None else 1 / math.sqrt(width / heads)
+
+
+def scales_by_block(facts: GraphFacts) -> Mapping[str, float]:
+    """The scale of every block where it can be told, by the block's ``softmax``."""
+    return {block.softmax: block.scale for block in attention_blocks(facts) if block.scale is not None}

@@ -1,0 +1,59 @@
+"""Element types of values, where the graph does not declare them."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+_SAME_AS_FIRST = frozenset(
+    {
+        "Abs", "Add", "Clip", "Concat", "Div", "Dropout", "Elu", "Erf", "Exp", "Expand", "Flatten", "Gather",
+        "GatherElements", "GatherND", "Gelu", "Gemm", "Identity", "LayerNormalization", "LeakyRelu", "Log", "MatMul", "Max",
+        "Min", "Mul", "Neg", "Pad", "Pow", "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Relu",
+        "Reshape", "Sigmoid", "Slice", "Softmax", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Tile", "Transpose",
+        "Unsqueeze", "Conv", "InstanceNormalization", "BatchNormalization", "RMSNormalization", "FusedMatMul", "BiasGelu",
+        "FastGelu", "QuickGelu", "SkipLayerNormalization", "Attention", "MultiHeadAttention",
+    }
+)  # fmt: skip
+"""Operators whose outputs have the element type of their first input."""
+
+_BOOLEAN = frozenset({"And", "Or", "Not", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsNaN", "IsInf"})
+
+
+def element_types(model: ir.Model) -> dict[ir.Value, ir.DataType]:
+    """Types of the main graph's values: declared, or following from the operators. Unknown ones are left out."""
+    types: dict[ir.Value, ir.DataType] = {}
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        _declare(value, types)
+    for node in model.graph:
+        for source in node.inputs:
+            if source is not None:
+                _declare(source, types)
+        inferred = _inferred(node, types)
+        for value in node.outputs:
+            _declare(value, types)
+            if value not in types and inferred is not None and (len(node.outputs) == 1 or node.op_type == "Split"):
+                types[value] = inferred
+    return types
+
+
+def _declare(value: ir.Value, types: dict[ir.Value, ir.DataType]) -> None:
+    if value in types:
+        return
+    tensor = ir.convenience.get_const_tensor(value)
+    dtype = value.dtype if tensor is None else tensor.dtype
+    if dtype is not None:
+        types[value] = dtype
+
+
+def _inferred(node: ir.Node, types: dict[ir.Value, ir.DataType]) -> ir.DataType | None:
+    if node.op_type == "Cast" and "to" in node.attributes:
+        return ir.DataType(node.attributes["to"].as_int())
+    if node.op_type in _BOOLEAN:
+        return ir.DataType.BOOL
+    if node.op_type in {"Shape", "Size", "ArgMax", "ArgMin", "NonZero"}:
+        return ir.DataType.INT64
+    index = 0 if node.op_type in _SAME_AS_FIRST else 1 if node.op_type in {"DequantizeLinear", "Where", "CastLike"} else None
+    if index is None or len(node.inputs) <= index:
+        return None
+    source = node.inputs[index]
+    return None if source is None else types.get(source)

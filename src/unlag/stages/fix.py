@@ -1,0 +1,133 @@
+"""Explanation -> Fix: the three stages, then one contest in which all of them meet the standard."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from unlag.errors import Missing
+from unlag.measure.accuracy import Scored
+from unlag.measure.bench import Bench, inspect
+from unlag.measure.compare import CONTROL, STANDARD, VARIANT, Compared, check_outputs, comparison_of, evaluate, speed_of
+from unlag.measure.contest import ContestResult
+from unlag.measure.monitor import Monitor
+from unlag.measure.statistics import Interval
+from unlag.model.variant import Variant
+from unlag.proof.explanation import Explanation
+from unlag.stages.fixed import Decision, Fix, StageName, StageResult
+from unlag.stages.graph import restructure_graph
+from unlag.stages.hardware import fit_hardware
+from unlag.stages.plan import Plan
+from unlag.stages.quantization import tune_quantization
+from unlag.stages.search import Workshop
+
+STAGES: tuple[StageName, ...] = ("baseline", "quantization", "graph", "hardware")
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The record of a fix, and the model that goes out (still in the working folder)."""
+
+    record: Fix
+    variant: Variant
+
+
+def fix_variant(bench: Bench, compared: Compared, explanation: Explanation, folder: Path, output: Path) -> Fixed:
+    """Run the three stages in ``folder``; ``output`` is only named in the record."""
+    workshop = Workshop(bench, compared.scores.get(STANDARD), folder)
+    budget = bench.case.accuracy_budget
+    plans: dict[StageName, Plan] = {"baseline": Plan()}
+    decisions: dict[StageName, Decision] = {"baseline": Decision((), ())}
+    plans["quantization"], decisions["quantization"] = tune_quantization(workshop, plans["baseline"], budget)
+    plans["graph"], decisions["graph"] = restructure_graph(workshop, plans["quantization"], budget)
+    plans["hardware"], decisions["hardware"] = fit_hardware(workshop, plans["graph"], budget)
+    variants = {name: workshop.make(plan) for name, plan in plans.items()}
+    final = _final_contest(bench, variants)
+    notes: tuple[str, ...] = ()
+    if final.compared.comparison.verdict.speed == "slower":
+        notes = (_no_gain(final.compared),)
+        plans["hardware"] = Plan(from_standard=True)
+        variants["hardware"] = workshop.make(plans["hardware"])
+        final = _final_contest(bench, variants)
+    record = _record(explanation, final, variants, decisions, output)
+    return Fixed(msgspec.structs.replace(record, notes=notes), variants["hardware"])
+
+
+def _no_gain(compared: Compared) -> str:
+    slowdown = compared.comparison.slowdown.estimate
+    return (
+        f"nothing that was tried beats the standard on this machine (best: {slowdown:.2f}× its time), "
+        "so the standard's own precision goes out"
+    )
+
+
+@dataclass(frozen=True)
+class _Final:
+    compared: Compared
+    result: ContestResult
+    contenders: Mapping[StageName, str]
+
+
+def _final_contest(bench: Bench, variants: Mapping[StageName, Variant]) -> _Final:
+    """Standard, its control, and every stage's model, in one full contest."""
+    case = msgspec.structs.replace(bench.case, variant=variants["hardware"])
+    last = dataclasses.replace(bench, case=case)
+    contenders: dict[str, Variant] = {STANDARD: case.standard, CONTROL: case.standard, VARIANT: case.variant}
+    names: dict[StageName, str] = {}
+    for stage in STAGES:
+        same = next((name for name, v in contenders.items() if v == variants[stage] and name not in {STANDARD, CONTROL}), None)
+        names[stage] = same or stage
+        contenders.setdefault(names[stage], variants[stage])
+    with Monitor(bench.cores) as monitor, last.contest(contenders) as contest:
+        agreed = check_outputs(contest, last)
+        result = contest.measure(lambda so_far: speed_of(so_far)[2] != "inconclusive")
+        scored = [name for name in contenders if name != CONTROL]
+        scores = evaluate(contest, bench.workload.evaluation, scored)
+    placements = {name: Missing("only the CPU was asked for") for name in (STANDARD, VARIANT)}
+    comparison = comparison_of(last, result, scores, agreed, monitor.log, placements)
+    return _Final(Compared(comparison, scores), result, names)
+
+
+def _record(
+    explanation: Explanation,
+    final: _Final,
+    variants: Mapping[StageName, Variant],
+    decisions: Mapping[StageName, Decision],
+    output: Path,
+) -> Fix:
+    scores = final.compared.scores
+    standard: Scored | None = scores.get(STANDARD)
+    stages = []
+    for stage in STAGES:
+        name = final.contenders[stage]
+        scored = scores.get(name)
+        stages.append(
+            StageResult(
+                name=stage,
+                latency_ms=final.result.latency_ms(name),
+                speedup_over_baseline=_ratio(final.result, final.contenders["baseline"], name),
+                slowdown_to_standard=final.result.ratio(name, STANDARD),
+                accuracy=scored.accuracy if scored else None,
+                accuracy_change=scored.change_from(standard, seed=0) if scored and standard else None,
+                size_bytes=inspect(variants[stage]).size_bytes,
+                kept=decisions[stage].kept,
+                rejected=decisions[stage].rejected,
+            )
+        )
+    return Fix(
+        explanation=explanation,
+        stages=tuple(stages),
+        output=str(output),
+        result=final.compared.comparison,
+        standard_latency_ms=final.result.latency_ms(STANDARD),
+        standard_accuracy=standard.accuracy if standard else None,
+        standard_size_bytes=final.compared.comparison.standard.size_bytes,
+    )
+
+
+def _ratio(result: ContestResult, numerator: str, denominator: str) -> Interval:
+    return Interval(1.0, 1.0, 1.0) if numerator == denominator else result.ratio(numerator, denominator)

@@ -1,0 +1,216 @@
+"""A small measured search: candidates beside the current plan, in one contest, with their accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from unlag.errors import UnlagError
+from unlag.measure.accuracy import Scored, agreement, score
+from unlag.measure.bench import Bench, quick
+from unlag.measure.contest import Contest
+from unlag.measure.statistics import SMALLEST_ACCURACY_EFFECT, SMALLEST_EFFECT, Interval
+from unlag.model.variant import Variant
+from unlag.model.workload import Feed, Rows
+from unlag.runtimes.contract import find_runtime
+from unlag.stages.fixed import Rejected
+from unlag.stages.plan import Plan, build
+
+CURRENT = "current"
+
+SAME_OUTPUTS = 1e-4
+"""Relative error of outputs below which a candidate's accuracy is the current plan's: rounding in another order."""
+
+ONE_LAUNCH = 1
+"""Searches start each contender once: what is kept is measured again, in two launches, at the end."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One candidate beside the current plan."""
+
+    plan: Plan
+    variant: Variant
+    ratio: Interval
+    """Its time over the current plan's."""
+    change: Interval | None
+    """Points against the current plan; nothing without a labelled workload."""
+    loss: float | None
+    """Points below the standard; nothing without a labelled workload."""
+    cosine: float
+    """Of its outputs to the standard's."""
+    size_bytes: int
+
+    @property
+    def faster(self) -> bool:
+        """Whether the whole interval says so, beyond what code alignment does."""
+        return self.ratio.high < 1 - SMALLEST_EFFECT
+
+    @property
+    def more_accurate(self) -> bool:
+        """Whether the whole interval says so."""
+        return self.change is not None and self.change.low > SMALLEST_ACCURACY_EFFECT
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a search found: trials that ran, and candidates that couldn't be built or run."""
+
+    trials: Mapping[str, Trial]
+    failed: tuple[Rejected, ...]
+    current_loss: float | None
+    """Points that the current plan lies below the standard."""
+    current_cosine: float
+
+
+class Workshop:
+    """Builds plans and tries them out; remembers what the standard scores."""
+
+    def __init__(self, bench: Bench, standard: Scored | None, folder: Path) -> None:
+        self.bench = bench
+        self._standard = standard
+        self._folder = folder
+        self._built: dict[bytes, Variant] = {}
+
+    def make(self, plan: Plan) -> Variant:
+        """The plan's model; built once."""
+        key = msgspec.json.encode(plan)
+        if key not in self._built:
+            self._built[key] = build(plan, self.bench.case, self._folder / f"plan{len(self._built)}.onnx")
+        return self._built[key]
+
+    def search(self, what: str, current: Plan, candidates: Mapping[str, Plan]) -> Round:
+        """Time all candidates beside the current plan, and score those whose outputs differ from its."""
+        variants: dict[str, Variant] = {CURRENT: self.make(current)}
+        failed = []
+        for position, (name, plan) in enumerate(candidates.items()):
+            self.bench.progress(f"{what}: building {name}", position / len(candidates))
+            try:
+                variants[name] = self.make(plan)
+            except UnlagError as error:
+                failed.append(Rejected(name, error.message))
+        unchanged = [name for name in variants if name != CURRENT and _same_model(variants[name], variants[CURRENT])]
+        for name in unchanged:
+            del variants[name]
+            failed.append(Rejected(name, "nothing to change in this model"))
+        return self._race(what, candidates, variants, failed)
+
+    def _race(
+        self, what: str, candidates: Mapping[str, Plan], variants: dict[str, Variant], failed: list[Rejected]
+    ) -> Round:
+        protocol = msgspec.structs.replace(quick(self.bench.protocol, self.bench.case.rounds), launches=ONE_LAUNCH)
+        progress = self.bench.progress
+        with self.bench.contest({"standard": self.bench.case.standard}, protocol) as reference:
+            feeds = self.bench.workload.agreement or (self.bench.workload.feed,)
+            expected = reference.answers("standard", feeds)
+        with self.bench.contest(variants, protocol) as contest:
+            judge = _Judge(contest, feeds, expected)
+            for name in list(variants):
+                reason = judge.look(name)
+                if reason and name != CURRENT:
+                    failed.append(Rejected(name, reason))
+                    contest.drop(name)
+            progress(f"{what}: timing")
+            result = contest.measure()
+            scores = self._scores(contest, judge)
+            trials = {
+                name: Trial(
+                    plan=candidates[name],
+                    variant=variants[name],
+                    ratio=result.ratio(name, CURRENT),
+                    change=_change(scores, name, self.bench.case.seed),
+                    loss=self._loss(scores.get(name)),
+                    cosine=judge.cosines[name],
+                    size_bytes=find_runtime(variants[name].runtime).inspect(variants[name]).size_bytes,
+                )
+                for name in judge.cosines
+                if name != CURRENT
+            }
+        return Round(trials, tuple(failed), self._loss(scores.get(CURRENT)), judge.cosines[CURRENT])
+
+    def _scores(self, contest: Contest, judge: _Judge) -> dict[str, Scored]:
+        evaluation = self.bench.workload.evaluation
+        if evaluation is None or self._standard is None:
+            return {}
+        rows: Rows = self._standard.rows
+        scores: dict[str, Scored] = {CURRENT: score(contest, CURRENT, evaluation, rows)}
+        for name in judge.cosines:
+            scores[name] = scores[CURRENT] if name in judge.like_current else score(contest, name, evaluation, rows)
+        return scores
+
+    def _loss(self, scored: Scored | None) -> float | None:
+        return None if scored is None or self._standard is None else self._standard.value - scored.value
+
+
+class _Judge:
+    """Looks at outputs before anything is timed: what fails or is not finite does not race."""
+
+    def __init__(self, contest: Contest, feeds: tuple[Feed, ...] | list[Feed], expected: list[Feed]) -> None:
+        self._contest = contest
+        self._feeds = feeds
+        self._expected = expected
+        self._current: list[Feed] = []
+        self.cosines: dict[str, float] = {}
+        self.like_current: set[str] = set()
+
+    def look(self, name: str) -> str | None:
+        """Why the candidate can't race, or nothing."""
+        try:
+            answers = self._contest.answers(name, self._feeds)
+            self.cosines[name] = agreement(self._expected, answers).cosine
+        except UnlagError as error:
+            self.cosines.pop(name, None)
+            return f"it does not run: {error.message}"
+        if name == CURRENT:
+            self._current = answers
+        elif agreement(self._current, answers).relative_error < SAME_OUTPUTS:
+            self.like_current.add(name)
+        return None
+
+
+def _change(scores: Mapping[str, Scored], name: str, seed: int) -> Interval | None:
+    if name not in scores:
+        return None
+    if scores[name] is scores[CURRENT]:
+        return Interval(0.0, 0.0, 0.0)
+    return scores[name].change_from(scores[CURRENT], seed)
+
+
+def _same_model(one: Variant, other: Variant) -> bool:
+    """Whether two built plans are byte for byte the same model with the same options."""
+    if one.options != other.options:
+        return False
+    first, second = Path(one.path), Path(other.path)
+    return first.stat().st_size == second.stat().st_size and first.read_bytes() == second.read_bytes()
+
+
+def percent(ratio: Interval) -> str:
+    """``−12.3 % (−13.0 … −11.5)``: what a ratio of times saves or costs."""
+    values = [100 * (end - 1) for end in (ratio.estimate, ratio.low, ratio.high)]
+    return f"{values[0]:+.1f} % time ({values[1]:+.1f} to {values[2]:+.1f})"
+
+
+def in_words(trial: Trial) -> str:
+    """A trial's numbers in one phrase."""
+    words = percent(trial.ratio)
+    if trial.change is not None and trial.change != Interval(0.0, 0.0, 0.0):
+        words += f", {trial.change.estimate:+.2f} points ({trial.change.low:+.2f} to {trial.change.high:+.2f})"
+    return words
+
+
+def best_of(trials: Mapping[str, Trial]) -> str:
+    """The fastest; among those whose times can't be told apart from its, the most accurate, then the smallest."""
+    fastest = min(trials, key=lambda name: trials[name].ratio.estimate)
+    limit = trials[fastest].ratio.high
+    tied = [name for name, trial in trials.items() if trial.ratio.estimate <= max(limit, trials[fastest].ratio.estimate)]
+
+    def rank(name: str) -> tuple[float, int]:
+        trial = trials[name]
+        loss = 0.0 if trial.loss is None else round(trial.loss / SMALLEST_ACCURACY_EFFECT)
+        return loss, trial.size_bytes
+
+    return min(tied, key=rank)
+

@@ -1,0 +1,87 @@
+"""Keep what wins: candidates tried one by one, then the winners together. One search serves graph and hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from unlag.stages.fixed import Decision, Kept, Rejected
+from unlag.stages.plan import Plan
+from unlag.stages.search import Round, Trial, Workshop, best_of, in_words
+
+TOGETHER = "all of them together"
+
+UNLABELED_LOSS = 0.01
+"""Cosine to the standard's outputs that a candidate may lose where no labels measure accuracy."""
+
+
+def keep_winners(
+    workshop: Workshop, what: str, current: Plan, candidates: Mapping[str, Plan], budget: float
+) -> tuple[Plan, Decision]:
+    """Try each candidate on the current plan; put together those that are measured to help, if together they do."""
+    if not candidates:
+        return current, Decision((), ())
+    tried = workshop.search(what, current, candidates)
+    winners = {name: trial for name, trial in tried.trials.items() if helps(trial, tried, budget)}
+    rejected = [*tried.failed, *(why_not(name, t, tried, budget) for name, t in tried.trials.items() if name not in winners)]
+    if len(winners) < 2:  # noqa: PLR2004 - nothing to put together
+        plan = next((trial.plan for trial in winners.values()), current)
+        return plan, Decision(_kept(winners), tuple(rejected))
+    return _together(workshop, what, current, winners, rejected)
+
+
+def _together(
+    workshop: Workshop, what: str, current: Plan, winners: Mapping[str, Trial], rejected: list[Rejected]
+) -> tuple[Plan, Decision]:
+    """All winners at once beside the fastest single one that is as accurate."""
+    merged = current
+    for trial in winners.values():
+        merged = merge(merged, trial.plan)
+    single = best_of(winners)
+    tried = workshop.search(f"{what}, together", current, {TOGETHER: merged, single: winners[single].plan})
+    if TOGETHER not in tried.trials or (single in tried.trials and _beats(tried.trials[single], tried.trials[TOGETHER])):
+        rejected += [
+            Rejected(name, f"alone {in_words(trial)}, but {single} alone is better than all together")
+            for name, trial in winners.items()
+            if name != single
+        ]
+        return winners[single].plan, Decision(_kept({single: winners[single]}), tuple(rejected))
+    return merged, Decision(_kept(winners), tuple(rejected))
+
+
+def _beats(single: Trial, together: Trial) -> bool:
+    """Whether a single winner is clearly faster than all together, and not less accurate."""
+    if together.loss is not None and single.loss is not None and together.loss < single.loss:
+        return False
+    return single.ratio.high < together.ratio.low
+
+
+def merge(one: Plan, other: Plan) -> Plan:
+    """Both plans' remedies and options; the other's precision."""
+    merged = one.with_remedies(*other.remedies).with_options(other.options)
+    return msgspec.structs.replace(merged, precision=other.precision)
+
+
+def helps(trial: Trial, tried: Round, budget: float) -> bool:
+    """Faster or more accurate, and not out of the budget for the other's sake."""
+    return acceptable(trial, tried, budget) and (trial.more_accurate or trial.faster)
+
+
+def acceptable(trial: Trial, tried: Round, budget: float) -> bool:
+    """Within the budget of the standard, or at least not below where the current plan is already."""
+    if trial.loss is None or tried.current_loss is None:
+        return trial.cosine >= min(tried.current_cosine, 1.0) - UNLABELED_LOSS
+    return trial.loss <= max(budget, tried.current_loss)
+
+
+def why_not(name: str, trial: Trial, tried: Round, budget: float) -> Rejected:
+    """The reason in numbers."""
+    if not acceptable(trial, tried, budget):
+        lost = f"{trial.loss:.2f} points below the standard" if trial.loss is not None else f"cosine {trial.cosine:.3f}"
+        return Rejected(name, f"{in_words(trial)}; {lost}, outside the budget")
+    return Rejected(name, f"no measured gain: {in_words(trial)}")
+
+
+def _kept(winners: Mapping[str, Trial]) -> tuple[Kept, ...]:
+    return tuple(Kept(name, in_words(trial)) for name, trial in winners.items())
