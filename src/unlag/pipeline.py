@@ -1,9 +1,8 @@
-"""The program: compare, explain and fix, each as the list of its steps. Every arrow is a frozen value that is also JSON."""
+"""The program: compare, explain and fix, each as the list of its steps. Each step hands on a frozen value."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -50,9 +49,9 @@ def explain(case: Case, progress: Progress = silent) -> Explanation:
 
 
 def _explain(bench: Bench) -> tuple[Compared, Explanation]:
-    compared = measuring.compare_at(bench)
-    evidence = observe(bench, compared.comparison)
-    return compared, explain_evidence(bench, compared, evidence)
+    compared = measuring.compare_at(bench.within(0.0, 0.2))
+    evidence = observe(bench.within(0.2, 0.3), compared.comparison)
+    return compared, explain_evidence(bench.within(0.3, 1.0), compared, evidence)
 
 
 def fix(case: Case, output: Path, progress: Progress = silent) -> Fix:
@@ -64,9 +63,9 @@ def fix(case: Case, output: Path, progress: Progress = silent) -> Fix:
     with _staging(output) as folder:
         bench = open_bench(case, first_shape(case), progress)
         inspect(case.variant)
-        compared, explanation = _explain(bench)
+        compared, explanation = _explain(bench.within(0.0, 0.45))
         with tempfile.TemporaryDirectory(prefix="unlag-") as plans:
-            fixed = fix_variant(bench, compared, explanation, Path(plans), output)
+            fixed = fix_variant(bench.within(0.45, 1.0), compared, explanation, Path(plans), output)
             _write_output(folder, fixed, bench.threads)
     return fixed.record
 
@@ -90,7 +89,7 @@ def demo_case(folder: Path, progress: Progress = silent) -> Case:
     from unlag.demo.flash import FlashRecipe, make_flash  # noqa: PLC0415 - the same
 
     def loaded(what: str, done: int, total: int) -> None:
-        progress(f"downloading {what}", done / total if total else None)
+        progress(f"downloading {what}: {done / 1e6:.0f} of {total / 1e6:.0f} MB")
 
     checkpoint = assets.minilm_checkpoint(loaded)
     assets.stsb_test(loaded)
@@ -147,7 +146,7 @@ def _staging(output: Path) -> Iterator[Path]:
         folder.chmod(0o755)
         if output.exists():
             shutil.rmtree(output)
-        os.replace(folder, output)
+        folder.replace(output)
     except OSError as error:
         raise UsageError(f"{output} can't be written: {error.strerror or error}") from error
     finally:
@@ -171,6 +170,6 @@ def _readme(variant: Variant, threads: int) -> str:
     return (
         "Written by `unlag fix`. `report.html` shows what was measured, `run.json` holds every number.\n\n"
         'With unlag: `unlag.load("this folder").run({"input": array})`.\n\n'
-        f"Without: `onnxruntime.InferenceSession(\"{MODEL}\")`; it was measured with {threads} threads\n"
+        f'Without: `onnxruntime.InferenceSession("{MODEL}")`; it was measured with {threads} threads\n'
         f"and these session options: {options}.\n"
     )

@@ -1,0 +1,1 @@
+"""Numbers to trust: contests of isolated processes, their statistics, and the machine around them."""

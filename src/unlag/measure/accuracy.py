@@ -73,7 +73,9 @@ def _paired(standard: Feed, variant: Feed) -> list[tuple[Array, Array]]:
     pairs = list(zip(standard.values(), others, strict=True))
     for (name, left), (_, right) in zip(standard.items(), pairs, strict=True):
         if left.shape != right.shape:
-            raise UsageError(f"output {name!r} is {list(left.shape)} in the standard and {list(right.shape)} in the variant")
+            raise UsageError(
+                f"output {name!r} is {list(left.shape)} in the standard and {list(right.shape)} in the variant"
+            )
     return [(left, right) for left, right in pairs if left.dtype != np.object_]
 
 

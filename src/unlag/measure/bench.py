@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from unlag.errors import Missing, UsageError
 from unlag.measure.contest import Contest
 from unlag.measure.host import Host, read_host
-from unlag.measure.progress import Progress, silent
+from unlag.measure.progress import Progress, section, silent
 from unlag.measure.schedule import Protocol
 from unlag.model.case import Case
 from unlag.model.variant import Variant
@@ -37,6 +37,10 @@ class Bench:
         return Protocol(
             rounds=case.rounds, max_rounds=max(case.rounds, case.max_rounds), patience_s=case.patience_s, seed=case.seed
         )
+
+    def within(self, begin: float, end: float) -> Bench:
+        """The same bench for a part of the work."""
+        return replace(self, progress=section(self.progress, begin, end))
 
     def contest(self, contenders: Mapping[str, Variant], protocol: Protocol | None = None) -> Contest:
         """A contest of these contenders under this bench's conditions."""

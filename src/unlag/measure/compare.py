@@ -14,7 +14,7 @@ from unlag.measure.bench import Bench, first_shape, inspect, open_bench
 from unlag.measure.comparison import Comparison, Latency, Measured, Verdict
 from unlag.measure.contest import Contest, ContestResult
 from unlag.measure.monitor import Monitor, MonitorLog
-from unlag.measure.progress import Progress, silent
+from unlag.measure.progress import Progress, section, silent
 from unlag.measure.statistics import Interval, SpeedVerdict, accuracy_verdict, speed_verdict
 from unlag.model.case import Case
 from unlag.model.variant import Variant
@@ -44,7 +44,10 @@ def compare(case: Case, progress: Progress = silent) -> Comparison:
     """
     first_shape(case)
     inspect(case.variant)
-    rows = [compare_at(open_bench(case, shape, progress)).comparison for shape in case.shapes]
+    rows = []
+    for index, shape in enumerate(case.shapes):
+        part = section(progress, index / len(case.shapes), (index + 1) / len(case.shapes))
+        rows.append(compare_at(open_bench(case, shape, part)).comparison)
     return msgspec.structs.replace(rows[0], other_shapes=tuple(rows[1:]))
 
 
@@ -52,15 +55,17 @@ def compare_at(bench: Bench) -> Compared:
     """The comparison on one bench."""
     case = bench.case
     contenders = {STANDARD: case.standard, VARIANT: case.variant, CONTROL: case.standard}
-    with Monitor(bench.cores) as monitor, bench.contest(contenders) as contest:
+    timed = bench.within(0.1, 0.6) if bench.workload.evaluation else bench
+    with Monitor(bench.cores) as monitor, timed.contest(contenders) as contest:
         agreed = check_outputs(contest, bench)
         result = contest.measure(lambda so_far: speed_of(so_far)[2] != "inconclusive")
+        bench.progress("accuracy", 0.6)
         scores = evaluate(contest, bench.workload.evaluation, (STANDARD, VARIANT))
         placements = {name: _placement(contest, name, contenders[name]) for name in (STANDARD, VARIANT)}
     return Compared(comparison_of(bench, result, scores, agreed, monitor.log, placements), scores)
 
 
-def comparison_of(  # noqa: PLR0913 - a comparison is made of these parts
+def comparison_of(  # noqa: PLR0913, PLR0917 - a comparison is made of these parts
     bench: Bench,
     result: ContestResult,
     scores: Mapping[str, Scored],

@@ -138,7 +138,7 @@ class Contest:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def measure(self, decided: Callable[[ContestResult], bool] | None = None) -> ContestResult:
-        """Run rounds: as many undisturbed ones as the protocol wants, then more until ``decided``, at most the maximum."""
+        """Run rounds: as many undisturbed ones as are wanted, then more until ``decided``, at most the maximum."""
         protocol = self._protocol
         order_of = orders(len(self._contenders), protocol.seed)
         number, good_in_launch = 0, 0
@@ -163,7 +163,7 @@ class Contest:
         wanted = self._protocol.rounds
         good = number - disturbed
         name = f"round {number + 1}" + (f" of {wanted}" if number < wanted else " (until it is decided)")
-        self._progress(f"timing {len(self._contenders)} contenders: {name}", min(1.0, good / wanted))
+        self._progress(f"timing {len(self._contenders)} contenders: {name}", min(0.9, good / wanted))
 
     def _play(self, number: int, order: tuple[int, ...]) -> list[str]:
         """One round; the reasons why it was disturbed."""
@@ -212,9 +212,9 @@ class Contest:
     def _launch_all(self) -> None:
         """End the old processes and start new ones, warmed up and frozen."""
         self._end_all()
-        for position, name in enumerate(self._contenders):
+        for name in self._contenders:
             launch = len(self._launches[name]) + 1
-            self._progress(f"starting {name} (launch {launch})", position / len(self._contenders))
+            self._progress(f"timing {len(self._contenders)} contenders: starting {name} (launch {launch})")
             self._launch(name)
 
     def _launch(self, name: str) -> None:
@@ -255,10 +255,11 @@ class Contest:
         out = self._folder / "rows.npy"
         parts: list[Rows] = []
         with self._awake(name) as process:
-            ready = process.ask(exchange.Prepare(str(self._write_once(feeds))), exchange.Prepared, self._protocol.patience_s)
+            prepare = exchange.Prepare(str(self._write_once(feeds)))
+            ready = process.ask(prepare, exchange.Prepared, self._evaluation_patience_s)
             step = max(1, ready.runs // EVALUATION_PARTS)
             for start in range(0, ready.runs, step):
-                self._progress(f"accuracy of {name}", start / ready.runs)
+                self._progress(f"accuracy of {name}: {start} of {ready.runs} runs")
                 request = exchange.Evaluate(start, start + step, reduction, str(out))
                 process.ask(request, exchange.Done, self._evaluation_patience_s)
                 parts.append(np.load(out, allow_pickle=False).astype(np.float32, copy=False))
@@ -268,7 +269,8 @@ class Contest:
         """All outputs of the contender for all feeds."""
         out = self._folder / "answers"
         with self._awake(name) as process:
-            process.ask(exchange.Answer(str(self._write_once(feeds)), str(out)), exchange.Done, self._evaluation_patience_s)
+            request = exchange.Answer(str(self._write_once(feeds)), str(out))
+            process.ask(request, exchange.Done, self._evaluation_patience_s)
         answers = exchange.read_feeds(out)
         out.unlink()
         return answers
@@ -276,7 +278,8 @@ class Contest:
     def profile(self, name: str, runs: int, folder: Path) -> exchange.ProfileMade:
         """Profile the contender, and have its executed graph written into ``folder``."""
         with self._awake(name) as process:
-            return process.ask(exchange.MakeProfile(runs, str(folder)), exchange.ProfileMade, self._evaluation_patience_s)
+            request = exchange.MakeProfile(runs, str(folder))
+            return process.ask(request, exchange.ProfileMade, self._evaluation_patience_s)
 
     def drop(self, name: str) -> None:
         """Take a contender out of the contest for good."""
@@ -309,4 +312,3 @@ class Contest:
         exchange.write_feeds(path, feeds)
         self._written.append((feeds, path))
         return path
-

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from unlag.model.variant import Variant
-from unlag.model.workload import Feed, Reduction, Signature
+from unlag.model.workload import Array, Feed, Reduction, Signature
 from unlag.runtimes.contract import Profile
 
 
@@ -126,11 +126,12 @@ class _Packed(msgspec.Struct, frozen=True):
 
 def write_feeds(path: Path, feeds: Sequence[Feed]) -> None:
     """Write feeds to a file; an npz would need one zip entry an array, which is slow for thousands."""
-    packed = [
-        {name: _Packed(array.dtype.str, array.shape, np.ascontiguousarray(array).tobytes()) for name, array in feed.items()}
-        for feed in feeds
-    ]
+    packed = [{name: _pack(array) for name, array in feed.items()} for feed in feeds]
     path.write_bytes(msgspec.msgpack.encode(packed))
+
+
+def _pack(array: Array) -> _Packed:
+    return _Packed(array.dtype.str, array.shape, np.ascontiguousarray(array).tobytes())
 
 
 def read_feeds(path: Path) -> list[Feed]:

@@ -110,8 +110,9 @@ class WorkerProcess:
             name = signal.Signals(-code).name
             why = " (out of memory?)" if name == "SIGKILL" else ""
             return f"{self.name} was killed while it was measured: {name}{why}"
-        last = self._last_words()
-        return f"{self.name} crashed while it was measured: exit code {code}" + (f", last words: {last}" if last else "")
+        words = self._last_words()
+        last = f", last words: {words}" if words else ""
+        return f"{self.name} crashed while it was measured: exit code {code}{last}"
 
     def _last_words(self) -> str:
         self._stderr.seek(0)

@@ -78,7 +78,7 @@ def ratio_interval(numerator: Sequence[float] | Floats, denominator: Sequence[fl
 
 
 def _exp(value: float) -> float:
-    return math.exp(value) if value < 700 else math.inf  # noqa: PLR2004 - beyond it a float64 overflows
+    return math.exp(value) if value < 700 else math.inf
 
 
 def band_of(noise: Interval) -> tuple[float, float]:
@@ -102,7 +102,7 @@ def speed_verdict(slowdown: Interval, noise: Interval) -> SpeedVerdict:
     return "inconclusive"
 
 
-def paired_bootstrap(
+def paired_bootstrap(  # noqa: PLR0913 - what is resampled, and how
     score: Callable[[Floats, Floats], float],
     variant: Floats,
     standard: Floats,

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -22,7 +22,7 @@ import psutil
 
 from unlag.errors import UnlagError, UsageError
 from unlag.measure import exchange
-from unlag.model.workload import Array, Feed, Reduction
+from unlag.model.workload import Array, Feed, Reduction, TensorInfo
 from unlag.runtimes.contract import Runtime, Session, find_runtime
 
 if TYPE_CHECKING:
@@ -56,21 +56,16 @@ class Worker:
 
     def answer(self, request: exchange.Request) -> exchange.Reply:
         """Do what one request asks."""
-        match request:
-            case exchange.Open():
-                return self._open(request)
-            case exchange.WarmUp():
-                return self._warm_up(request.limit_s)
-            case exchange.TakeTurn():
-                return self._take_turn(request)
-            case exchange.Prepare():
-                return self._prepare(Path(request.feeds))
-            case exchange.Evaluate():
-                return self._evaluate(request)
-            case exchange.Answer():
-                return self._answer(request)
-            case exchange.MakeProfile():
-                return self._profile(request)
+        handlers: dict[type[exchange.Request], Callable[[Any], exchange.Reply]] = {
+            exchange.Open: self._open,
+            exchange.WarmUp: self._warm_up,
+            exchange.TakeTurn: self._take_turn,
+            exchange.Prepare: self._prepare,
+            exchange.Evaluate: self._evaluate,
+            exchange.Answer: self._answer,
+            exchange.MakeProfile: self._profile,
+        }
+        return handlers[type(request)](request)
 
     @property
     def session(self) -> Session:
@@ -98,9 +93,9 @@ class Worker:
             pinned=pinned,
         )
 
-    def _warm_up(self, limit_s: float) -> exchange.WarmedUp:
+    def _warm_up(self, request: exchange.WarmUp) -> exchange.WarmedUp:
         times: list[float] = []
-        end = time.perf_counter() + limit_s
+        end = time.perf_counter() + request.limit_s
         while time.perf_counter() < end or len(times) < FEWEST_WARMUP_RUNS:
             times.append(self._time_once() / 1e6)
             if len(times) >= 2 * STEADY_WINDOW:
@@ -125,8 +120,8 @@ class Worker:
         cpu_s = time.process_time() - cpu_before
         return exchange.TurnTaken(times_ns=tuple(times), cpu_s=cpu_s, peak_memory_bytes=peak_memory_bytes())
 
-    def _prepare(self, path: Path) -> exchange.Prepared:
-        feeds = exchange.read_feeds(path)
+    def _prepare(self, request: exchange.Prepare) -> exchange.Prepared:
+        feeds = exchange.read_feeds(Path(request.feeds))
         wide = widened(feeds)
         self._prepared = wide if len(wide) < len(feeds) and self._keeps_rows_apart(wide) else feeds
         return exchange.Prepared(runs=len(self._prepared))
@@ -135,8 +130,9 @@ class Worker:
         """Whether a row's output is the same in a wide batch as alone. Dynamic quantization mixes rows."""
         for feed in (wide[0], wide[len(wide) // 2], wide[-1]):
             try:
-                together = next(iter(self._run(feed).values()))
-                alone = [next(iter(self._run({k: v[i : i + 1] for k, v in feed.items()}).values())) for i in (0, len(together) - 1)]
+                together = self._first_output(feed)
+                rows = (slice(0, 1), slice(len(together) - 1, len(together)))
+                alone = [self._first_output({name: array[row] for name, array in feed.items()}) for row in rows]
             except Exception:  # noqa: BLE001 - a model with a fixed batch refuses the wide one, each runtime in its own way
                 return False
             expected = np.concatenate([together[:1], together[-1:]])
@@ -144,11 +140,12 @@ class Worker:
                 return False
         return True
 
+    def _first_output(self, feed: Feed) -> Array:
+        return next(iter(self._run(feed).values()))
+
     def _evaluate(self, request: exchange.Evaluate) -> exchange.Done:
-        rows = []
-        for feed in self._prepared[request.start : request.stop]:
-            outputs = self._run(feed)
-            rows.append(_reduce(next(iter(outputs.values())), feed, request.reduction))
+        feeds = self._prepared[request.start : request.stop]
+        rows = [_reduce(self._first_output(feed), feed, request.reduction) for feed in feeds]
         stacked = np.concatenate(rows)
         if not np.isfinite(stacked).all():
             raise UsageError(f"{self._name} gives NaN or infinite outputs on the labelled workload")
@@ -192,7 +189,13 @@ def widened(feeds: Sequence[Feed]) -> list[Feed]:
         else:
             wide.append([feed])
             rows = count
-    return [group[0] if len(group) == 1 else {k: np.concatenate([f[k] for f in group]) for k in group[0]} for group in wide]
+    return [_joined(group) for group in wide]
+
+
+def _joined(group: Sequence[Feed]) -> Feed:
+    if len(group) == 1:
+        return group[0]
+    return {name: np.concatenate([feed[name] for feed in group]) for name in group[0]}
 
 
 def _same_row(one: Array | None, other: Array) -> bool:
@@ -205,17 +208,24 @@ def _fitting(session: Session, feed: Feed, variant: Variant) -> Feed:
     for wanted in session.signature.inputs:
         if wanted.name not in feed:
             given = ", ".join(feed) or "none"
-            raise UsageError(f"{variant.spec} needs an input {wanted.name!r} that the workload does not give (it gives {given})")
-        array = feed[wanted.name]
-        if wanted.dtype != array.dtype.name:
-            raise UsageError(f"{variant.spec}: input {wanted.name!r} wants {wanted.dtype}, the workload gives {array.dtype.name}")
-        shape = wanted.shape
-        if shape is not None and (
-            len(shape) != array.ndim or any(isinstance(d, int) and d != n for d, n in zip(shape, array.shape, strict=True))
-        ):
-            raise UsageError(f"{variant.spec}: input {wanted.name!r} wants shape {list(shape)}, the workload gives {list(array.shape)}")
-        chosen[wanted.name] = array
+            raise UsageError(
+                f"{variant.spec} needs an input {wanted.name!r} that the workload does not give (it gives {given})"
+            )
+        _check_fit(wanted, feed[wanted.name], variant)
+        chosen[wanted.name] = feed[wanted.name]
     return chosen
+
+
+def _check_fit(wanted: TensorInfo, array: Array, variant: Variant) -> None:
+    what = f"{variant.spec}: input {wanted.name!r} wants"
+    if wanted.dtype != array.dtype.name:
+        raise UsageError(f"{what} {wanted.dtype}, the workload gives {array.dtype.name}")
+    shape = wanted.shape
+    if shape is None:
+        return
+    fixed = [(want, got) for want, got in zip(shape, array.shape, strict=False) if isinstance(want, int)]
+    if len(shape) != array.ndim or any(want != got for want, got in fixed):
+        raise UsageError(f"{what} shape {list(shape)}, the workload gives {list(array.shape)}")
 
 
 def _reduce(output: Array, feed: Feed, reduction: Reduction) -> Array:
@@ -224,7 +234,8 @@ def _reduce(output: Array, feed: Feed, reduction: Reduction) -> Array:
     if output.ndim == 2:  # the model pools by itself
         return output
     mask = np.asarray(feed["attention_mask"], np.float32)[:, :, None]
-    pooled: Array = (output * mask).sum(axis=1) / np.maximum(mask.sum(axis=1), 1.0)
+    tokens = np.asarray(output, np.float32)
+    pooled: Array = (tokens * mask).sum(axis=1) / np.maximum(mask.sum(axis=1), 1.0)
     return pooled
 
 

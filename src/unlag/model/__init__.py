@@ -1,0 +1,1 @@
+"""What is compared: variants, their graphs, and the workloads they run."""

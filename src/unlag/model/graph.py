@@ -94,16 +94,14 @@ def read_model(path: Path) -> ir.Model:
         what = "is a folder, not a model file" if path.is_dir() else "does not exist"
         raise UsageError(f"{path} {what}")
     try:
-        size_bytes = path.stat().st_size
-        if size_bytes == 0:
-            raise UsageError(f"{path} is empty")
-        model = ir.load(path)
+        empty = path.stat().st_size == 0
+        model = None if empty else ir.load(path)
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
-    except UsageError:
-        raise
     except Exception as error:  # protobuf and onnx_ir raise many kinds on bytes that are no model
         raise UsageError(f"{path} is not an ONNX model, or it is truncated") from error
+    if model is None:
+        raise UsageError(f"{path} is empty")
     if not model.opset_imports and not len(model.graph):
         raise UsageError(f"{path} is not an ONNX model, or it is truncated")
     _check_external_data(model, path)
@@ -124,7 +122,7 @@ def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
                     yield value.const_value
         for node in graph:
             for attribute in node.attributes.values():
-                if isinstance(attribute, ir.Attr) and attribute.type == ir.AttributeType.TENSOR and attribute.value is not None:
+                if isinstance(attribute, ir.Attr) and attribute.type == ir.AttributeType.TENSOR:
                     yield attribute.as_tensor()
 
 
@@ -142,8 +140,11 @@ def _check_external_data(model: ir.Model, path: Path) -> None:
     for target, end in needed.items():
         if not target.is_file():
             raise UsageError(f"{path} needs external data that is missing: {target.name!r}")
-        if target.stat().st_size < end:
-            raise UsageError(f"the external data of {path} is truncated: {target.name!r} has {target.stat().st_size} of {end} bytes")
+        size_bytes = target.stat().st_size
+        if size_bytes < end:
+            raise UsageError(
+                f"the external data of {path} is truncated: {target.name!r} has {size_bytes} of {end} bytes"
+            )
 
 
 def size_on_disk_bytes(model: ir.Model, path: Path) -> int:
@@ -152,7 +153,7 @@ def size_on_disk_bytes(model: ir.Model, path: Path) -> int:
 
 
 def dtype_name(dtype: ir.DataType | None) -> str:
-    """numpy's name for an ONNX element type, or ``unknown``."""
+    """Give numpy's name for an ONNX element type, or ``unknown``."""
     if dtype is None:
         return "unknown"
     try:
@@ -220,16 +221,18 @@ def facts_of(model: ir.Model) -> GraphFacts:
     )
 
 
-def _collect(graph: ir.Graph, depth: int, nodes: list[Node], constants: dict[str, Constant], types: dict[str, str]) -> None:
+def _collect(
+    graph: ir.Graph, depth: int, nodes: list[Node], constants: dict[str, Constant], types: dict[str, str]
+) -> None:
     for name, value in graph.initializers.items():
         if value.const_value is not None:
             constants[name] = _constant_facts(value.const_value)
     for node in graph:
-        for value in (*node.inputs, *node.outputs):
-            if value is not None and value.name and value.dtype is not None:
-                types[value.name] = dtype_name(value.dtype)
-        if node.op_type == "Constant" and (tensor := ir.convenience.get_const_tensor(node.outputs[0])) is not None:
-            constants[str(node.outputs[0].name)] = _constant_facts(tensor)
+        for tensor in (*node.inputs, *node.outputs):
+            if tensor is not None and tensor.name and tensor.dtype is not None:
+                types[tensor.name] = dtype_name(tensor.dtype)
+        if node.op_type == "Constant" and (held := ir.convenience.get_const_tensor(node.outputs[0])) is not None:
+            constants[str(node.outputs[0].name)] = _constant_facts(held)
             continue
         nodes.append(_node_facts(node, depth))
         for attribute in node.attributes.values():
@@ -336,7 +339,8 @@ def sweep(model: ir.Model) -> None:
     for node in reversed(list(graph)):
         if not any(out.uses() or out.is_graph_output() for out in node.outputs):
             graph.remove(node, safe=True)
-    unused = [n for n, v in graph.initializers.items() if not v.uses() and not v.is_graph_output() and not v.is_graph_input()]
+    values = graph.initializers.items()
+    unused = [n for n, v in values if not v.uses() and not v.is_graph_output() and not v.is_graph_input()]
     for name in unused:
         graph.initializers.pop(name)
     graph.sort()

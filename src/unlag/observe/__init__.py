@@ -1,0 +1,1 @@
+"""Evidence about both sides, in one normal form."""

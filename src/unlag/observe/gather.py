@@ -30,7 +30,7 @@ def observe(bench: Bench, comparison: Comparison) -> Evidence:
     sides = {}
     with bench.contest(contenders) as contest:
         for position, (name, variant) in enumerate(contenders.items()):
-            bench.progress(f"profiling the {name}", position / len(contenders))
+            bench.progress(f"profiling: the {name}", position / len(contenders))
             sides[name] = _side(contest, name, variant, latency[name].median)
     ends = [Interval(side.median, side.low, side.high) for side in (latency[VARIANT], latency[STANDARD])]
     return Evidence(

@@ -19,6 +19,7 @@ from unlag.measure.comparison import Comparison
 from unlag.measure.contest import Contest
 from unlag.measure.statistics import Floats, Interval, mean_interval
 from unlag.model.variant import Variant
+from unlag.model.workload import Evaluation
 from unlag.proof import shapley
 from unlag.proof.copies import CopyShelf, Removed, Suspect
 
@@ -97,15 +98,15 @@ def prove(bench: Bench, compared: Compared, suspects: Sequence[Suspect]) -> Proo
         return Proofs((), (), None, frozenset())
     with tempfile.TemporaryDirectory(prefix="unlag-") as folder:
         shelf = CopyShelf(bench.case, suspects, Path(folder))
-        bench.progress("building repaired copies")
-        kept, rejections = _check_remedies(bench, shelf, suspects)
+        bench.progress("building repaired copies", 0.0)
+        kept, rejections = _check_remedies(bench.within(0.05, 0.2), shelf, suspects)
         if not kept:
             return Proofs((), tuple(rejections), None, frozenset())
-        court = _Court(bench, compared, shelf, kept)
-        wins = court.first_and_last()
+        court = _Court(compared, shelf, kept)
+        wins = court.first_and_last(bench.within(0.2, 0.75))
         knot = _knot(wins, kept, compared.comparison)
-        if len(knot) > 2:  # noqa: PLR2004 - two players need no more than first-in and last-out
-            court.measure_more(wins, shapley.needed_coalitions(knot))
+        if len(knot) > 2:
+            court.measure_more(wins, shapley.needed_coalitions(knot), bench.within(0.75, 1.0))
         return Proofs(tuple(kept), tuple(rejections), wins, knot)
 
 
@@ -153,7 +154,8 @@ def _output_judge(contest: Contest, bench: Bench) -> Callable[[Suspect], str | N
         if suspect.remedy.safety == "EXACT" and (kept.cosine < EXACT_COSINE or kept.relative_error > EXACT_ERROR):
             return f"its remedy changed the outputs (relative error {kept.relative_error:.2g}), which it must not"
         if suspect.remedy.safety == "CLOSE" and after < before - CLOSE_LOSS:
-            return f"its remedy takes the outputs away from the standard's (cosine {before:.3f} before, {after:.3f} after)"
+            cosines = f"cosine {before:.3f} before, {after:.3f} after"
+            return f"its remedy takes the outputs away from the standard's ({cosines})"
         return None
 
     return judge
@@ -162,8 +164,7 @@ def _output_judge(contest: Contest, bench: Bench) -> Callable[[Suspect], str | N
 class _Court:
     """Runs the copies against variant and standard, in batches that fit into memory."""
 
-    def __init__(self, bench: Bench, compared: Compared, shelf: CopyShelf, suspects: Sequence[Suspect]) -> None:
-        self._bench = bench
+    def __init__(self, compared: Compared, shelf: CopyShelf, suspects: Sequence[Suspect]) -> None:
         self._scores = compared.scores
         self._variant_ms = compared.comparison.variant.latency_ms.median
         self._shelf = shelf
@@ -172,7 +173,7 @@ class _Court:
         self._accuracy_causes = {s.id for s in suspects if "accuracy" in s.cause.affects}
         self._copies_at_once = copies_at_once(compared.comparison)
 
-    def first_and_last(self) -> Wins:
+    def first_and_last(self, bench: Bench) -> Wins:
         """The wins of each cause alone, of all but it, and of all."""
         sets = [frozenset({cause}) for cause in self._all]
         sets += [self._all - {cause} for cause in self._all]
@@ -180,44 +181,47 @@ class _Court:
         wins = Wins(self._variant_ms, np.empty(0))
         wins.scores |= {frozenset(): self._scores[VARIANT]} if self._scores else {}
         wins.standard_score = self._scores.get(STANDARD)
-        self.measure_more(wins, sets)
+        self.measure_more(wins, sets, bench)
         return wins
 
-    def measure_more(self, wins: Wins, sets: Iterable[Removed]) -> None:
+    def measure_more(self, wins: Wins, sets: Iterable[Removed], bench: Bench) -> None:
         """Measure those of the sets that are new, and add them to the wins."""
         wanted = [removed for removed in dict.fromkeys(sets) if removed and removed not in wins.won_ms]
         copies: dict[Removed, Variant] = {}
         for position, removed in enumerate(wanted):
-            self._bench.progress("building repaired copies", position / len(wanted))
+            bench.progress(f"building repaired copies: {position + 1} of {len(wanted)}", 0.0)
             copy = self._shelf.take(removed)
             if copy.effective:
                 copies.setdefault(copy.effective, copy.variant)
         new = [effective for effective in copies if effective not in wins.won_ms]
         for start in range(0, len(new), self._copies_at_once):
-            self._measure_batch(wins, {e: copies[e] for e in new[start : start + self._copies_at_once]})
+            stop = start + self._copies_at_once
+            part = bench.within(start / len(new), min(1.0, stop / len(new)))
+            self._measure_batch(wins, {e: copies[e] for e in new[start:stop]}, part)
         for removed in wanted:
             effective = self._shelf.take(removed).effective
             wins.won_ms[removed] = wins.won_ms[effective] if effective else np.zeros(max(wins.gap_ms.size, 1))
             if effective in wins.scores:
                 wins.scores[removed] = wins.scores[effective]
 
-    def _measure_batch(self, wins: Wins, copies: dict[Removed, Variant]) -> None:
+    def _measure_batch(self, wins: Wins, copies: dict[Removed, Variant], bench: Bench) -> None:
         names = {"without " + "+".join(sorted(removed)): removed for removed in copies}
-        case = self._bench.case
+        case = bench.case
         contenders = {STANDARD: case.standard, VARIANT: case.variant}
         contenders |= {name: copies[removed] for name, removed in names.items()}
-        with self._bench.contest(contenders, quick(self._bench.protocol, self._bench.case.rounds)) as contest:
+        with bench.contest(contenders, quick(bench.protocol, case.rounds)) as contest:
             result = contest.measure()
             variant_ms = result.medians_ms(VARIANT)
             gap_ms = (1 - result.medians_ms(STANDARD) / variant_ms) * wins.variant_ms
             wins.gap_ms = np.concatenate([wins.gap_ms, gap_ms])
             for name, removed in names.items():
                 wins.won_ms[removed] = (1 - result.medians_ms(name) / variant_ms) * wins.variant_ms
-            self._score_batch(wins, contest, names)
+            self._score_batch(wins, contest, names, bench.workload.evaluation)
 
-    def _score_batch(self, wins: Wins, contest: Contest, names: dict[str, Removed]) -> None:
+    def _score_batch(
+        self, wins: Wins, contest: Contest, names: dict[str, Removed], evaluation: Evaluation | None
+    ) -> None:
         """Scores for accuracy causes' proofs only: each costs a pass over the data."""
-        evaluation = self._bench.workload.evaluation
         if evaluation is None or not self._accuracy_causes:
             return
         if wins.standard_score is None:

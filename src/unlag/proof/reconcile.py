@@ -101,7 +101,7 @@ def cost_weights(cause: str, proofs: Proofs) -> Mapping[Removed, float]:
     A big knot's members share by Shapley's value inside the knot; everyone else by the mean of first-in and last-out.
     """
     everything = frozenset(s.id for s in proofs.suspects)
-    if cause in proofs.knot and len(proofs.knot) > 2:  # noqa: PLR2004 - see shapley
+    if cause in proofs.knot and len(proofs.knot) > 2:
         return shapley.weights(cause, proofs.knot)
     halves = {removed: weight / 2 for removed, weight in last_out(cause, everything).items()}
     alone = frozenset({cause})
@@ -129,11 +129,15 @@ def _accuracy(suspect: Suspect, proofs: Proofs) -> Interval | None:
         return None
     everything = frozenset(s.id for s in proofs.suspects)
     ends = ((frozenset({suspect.id}), NOTHING), (everything, everything - {suspect.id}))
-    gains = [_gain(wins.scores[after], wins.scores[before]) for after, before in ends if {after, before} <= set(wins.scores)]
+    known = [(after, before) for after, before in ends if {after, before} <= set(wins.scores)]
+    gains = [_gain(wins.scores[after], wins.scores[before]) for after, before in known]
     if not gains:
         return None
     # The two are measured on the same items, so their bounds are averaged as if they moved together.
-    return Interval(*(sum(values) / len(gains) for values in zip(*((g.estimate, g.low, g.high) for g in gains), strict=True)))
+    estimate, low, high = (
+        sum(values) / len(gains) for values in zip(*((g.estimate, g.low, g.high) for g in gains), strict=True)
+    )
+    return Interval(estimate, low, high)
 
 
 def _gain(after: Scored, before: Scored) -> Interval:
@@ -141,7 +145,7 @@ def _gain(after: Scored, before: Scored) -> Interval:
 
 
 def reconcile(proofs: Proofs, reports: Sequence[CauseReport]) -> Reconciliation | None:
-    """gap = explained + interaction + unexplained, all from the rounds of the proofs' contest."""
+    """Split the gap: explained + interaction + unexplained, all from the rounds of the proofs' contest."""
     wins = proofs.wins
     if wins is None:
         return None
@@ -165,7 +169,7 @@ def reconcile(proofs: Proofs, reports: Sequence[CauseReport]) -> Reconciliation 
 
 
 def reconcile_accuracy(proofs: Proofs, reports: Sequence[CauseReport]) -> AccuracyReconciliation | None:
-    """loss = explained + interaction + unexplained, in points."""
+    """Split the loss: explained + interaction + unexplained, in points."""
     wins = proofs.wins
     if wins is None or wins.standard_score is None:
         return None
@@ -178,18 +182,19 @@ def reconcile_accuracy(proofs: Proofs, reports: Sequence[CauseReport]) -> Accura
     for cost in costs:
         explained = explained.plus(cost)
     regained = _gain(repaired, variant)
+    interaction = _difference(regained, explained) if len(costs) == 1 else regained.minus(explained)
     return AccuracyReconciliation(
         loss=_gain(wins.standard_score, variant),
         explained=explained,
-        interaction=regained.minus(explained) if len(costs) != 1 else Interval(regained.estimate - explained.estimate, *_ends(regained, explained)),
+        interaction=interaction,
         unexplained=_gain(wins.standard_score, repaired),
     )
 
 
-def _ends(regained: Interval, explained: Interval) -> tuple[float, float]:
+def _difference(regained: Interval, explained: Interval) -> Interval:
     """With one cause both are the same measurement, so their noise cancels instead of adding up."""
     ends = sorted((regained.low - explained.low, regained.high - explained.high))
-    return ends[0], ends[1]
+    return Interval(regained.estimate - explained.estimate, ends[0], ends[1])
 
 
 def knots_of(proofs: Proofs, reports: Sequence[CauseReport]) -> tuple[Knot, ...]:
@@ -221,5 +226,7 @@ def _sentence(one: Cause, other: Cause, wins: Wins) -> str | None:
     reason = f"{why}; " if why else ""
     if overlap.estimate > 0:
         share = max(first, second) / together.estimate
-        return f"{reason}either remedy alone wins most of it ({share:.0%} of the {together.estimate:.1f} ms that both win)"
-    return f"{reason}both have to go: together they win {together.estimate:.1f} ms, alone {first:.1f} and {second:.1f} ms"
+        of_both = f"{share:.0%} of the {together.estimate:.1f} ms that both win"
+        return f"{reason}either remedy alone wins most of it ({of_both})"
+    alone = f"alone {first:.1f} and {second:.1f} ms"
+    return f"{reason}both have to go: together they win {together.estimate:.1f} ms, {alone}"

@@ -16,14 +16,14 @@ Coalition = frozenset[str]
 
 def needed_coalitions(players: Coalition) -> list[Coalition]:
     """The sets of removed causes that have to be measured for the players' Shapley values."""
-    sizes = {1, 2, len(players) - 1, len(players)} - {0}
-    return [frozenset(c) for size in sorted(sizes) if size <= len(players) for c in combinations(sorted(players), size)]
+    sizes = {size for size in (1, 2, len(players) - 1, len(players)) if 0 < size <= len(players)}
+    return [frozenset(group) for size in sorted(sizes) for group in combinations(sorted(players), size)]
 
 
 def weights(player: str, players: Coalition) -> dict[Coalition, float]:
     """Coefficients whose sum over coalitions, times each one's win, is the player's Shapley value.
 
-    Exact up to three players; above, marginal gains at unmeasured sizes are taken from the line between their neighbors.
+    Exact up to three players; above, marginal gains at unmeasured sizes lie on the line between their neighbors.
     """
     others = players - {player}
     count = len(players)

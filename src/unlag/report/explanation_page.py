@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -220,8 +221,8 @@ def _next(explanation: Explanation) -> list[Section]:
         return []
     words = ["unlag", "fix", comparison.standard.spec, comparison.variant.spec]
     if comparison.workload != "random":
-        words += ["--workload", comparison.workload]
-    if comparison.shape != "1x128":
+        words += ["--workload", "FILE.npz" if comparison.workload == "npz" else comparison.workload]
+    if comparison.shape != "1x128" and re.fullmatch(r"\d+x\d+", comparison.shape):
         words += ["--shapes", comparison.shape]
     return [Section((Command("Next", command([*words, "-o", "fixed/"])),))]
 

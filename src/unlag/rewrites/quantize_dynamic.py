@@ -11,25 +11,25 @@ from unlag.errors import UsageError
 
 
 def quantize_dynamic(source: Path, target: Path, *, per_channel: bool, reduce_range: bool) -> None:
-    """y = x·W becomes scale_x · scale_W · (x_u8 · W_s8), with x's scale taken from each run's own values.
+    """Y = x·W becomes scale_x · scale_W · (x_u8 · W_s8), with x's scale taken from each run's own values.
 
     ``reduce_range`` keeps weights to 7 bits, which a CPU without int8 dot products needs: its 16-bit sums saturate.
 
     Raises:
         UsageError: the quantizer can't take this model.
     """
-    from onnxruntime.quantization import QuantType, quantize_dynamic as quantize  # noqa: PLC0415 - heavy
+    from onnxruntime import quantization  # noqa: PLC0415 - a heavy import, for fixes only
 
     logger = logging.getLogger()
     level = logger.level
     logger.setLevel(logging.ERROR)  # the quantizer advises on the root logger
     try:
-        quantize(
+        quantization.quantize_dynamic(
             source,
             target,
             per_channel=per_channel,
             reduce_range=reduce_range,
-            weight_type=QuantType.QInt8,
+            weight_type=quantization.QuantType.QInt8,
             # Outputs of contributed operators have no inferred type, and everything here is float32.
             extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT, "MatMulConstBOnly": True},
         )

@@ -1,0 +1,1 @@
+"""One file a runtime, all delivering the same normal form."""

@@ -18,8 +18,18 @@ from unlag.model.variant import Variant
 from unlag.model.workload import Array, Feed, Signature
 
 Kind = Literal[
-    "gemm", "attention", "normalization", "activation", "elementwise", "layout",
-    "cast", "quantize", "dequantize", "copy", "control", "other",
+    "gemm",
+    "attention",
+    "normalization",
+    "activation",
+    "elementwise",
+    "layout",
+    "cast",
+    "quantize",
+    "dequantize",
+    "copy",
+    "control",
+    "other",
 ]
 
 

@@ -1,4 +1,4 @@
-"""A runtime with scripted times and faults, so that measuring itself can be tested. It ships: reproduce a report with it.
+"""A runtime with scripted times and faults, so that measuring itself can be tested. It ships, for bug reports.
 
 A "model" is a JSON file: ``{"time_ms": 5.0, "fault": {"kind": "exit", "at_run": 20}}``. It takes one input ``x``
 (float32 [batch, width]) and gives ``factor · x + offset``.

@@ -45,36 +45,49 @@ OPTIONS = (
     Option("config.KEY", "VALUE", "any session configuration entry, such as config.session.disable_prepacking=1"),
 )
 
-_KINDS: dict[str, Kind] = {
-    **dict.fromkeys(
-        ("MatMul", "Gemm", "Conv", "ConvTranspose", "FusedMatMul", "FusedGemm", "FusedConv", "MatMulInteger", "ConvInteger",
-         "QLinearMatMul", "QLinearConv", "QGemm", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "MatMulNBits", "Einsum",
-         "LSTM", "GRU", "RNN", "DynamicQuantizeLSTM", "NhwcFusedConv", "TransposeMatMul", "MatMulScale"),
-        "gemm",
-    ),
-    **dict.fromkeys(("Attention", "MultiHeadAttention", "QAttention", "GroupQueryAttention", "PackedAttention",
-                     "DecoderMaskedMultiHeadAttention"), "attention"),
-    **dict.fromkeys(("LayerNormalization", "SkipLayerNormalization", "EmbedLayerNormalization", "BatchNormalization",
-                     "InstanceNormalization", "GroupNormalization", "SimplifiedLayerNormalization", "RMSNormalization",
-                     "SkipSimplifiedLayerNormalization", "LpNormalization"), "normalization"),
-    **dict.fromkeys(("Relu", "Gelu", "BiasGelu", "FastGelu", "QuickGelu", "Sigmoid", "Tanh", "Erf", "Softmax", "LogSoftmax",
-                     "HardSigmoid", "HardSwish", "LeakyRelu", "Elu", "PRelu", "Clip", "Softplus", "BiasSoftmax",
-                     "QLinearSoftmax", "QLinearSigmoid", "QLinearLeakyRelu"), "activation"),
-    **dict.fromkeys(("Transpose", "Reshape", "Concat", "Split", "Slice", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Tile",
-                     "Pad", "DepthToSpace", "SpaceToDepth", "ReorderInput", "ReorderOutput", "Gather", "GatherElements",
-                     "GatherND", "ScatterND", "ScatterElements", "Shape"), "layout"),
-    **dict.fromkeys(("Identity", "MemcpyFromHost", "MemcpyToHost"), "copy"),
-    **dict.fromkeys(("If", "Loop", "Scan"), "control"),
-    "Cast": "cast",
-    **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear"), "quantize"),
-    "DequantizeLinear": "dequantize",
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Where", "Equal", "Greater", "Less", "And", "Or", "Not", "Neg",
-                     "Exp", "Log", "Abs", "Min", "Max", "Mod", "ReduceMean", "ReduceSum", "ReduceMax", "IsNaN", "Reciprocal",
-                     "QuickGelu", "QLinearAdd", "QLinearMul", "Range", "CumSum", "Sin", "Cos"), "elementwise"),
+_OPERATORS_OF: dict[Kind, str] = {
+    "gemm": """
+        MatMul Gemm Conv ConvTranspose FusedMatMul FusedGemm FusedConv NhwcFusedConv Einsum LSTM GRU RNN TransposeMatMul
+        MatMulInteger ConvInteger QLinearMatMul QLinearConv QGemm DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits
+        DynamicQuantizeLSTM MatMulScale""",
+    "attention": """
+        Attention MultiHeadAttention QAttention GroupQueryAttention PackedAttention DecoderMaskedMultiHeadAttention""",
+    "normalization": """
+        LayerNormalization SkipLayerNormalization EmbedLayerNormalization BatchNormalization InstanceNormalization
+        GroupNormalization SimplifiedLayerNormalization SkipSimplifiedLayerNormalization RMSNormalization
+        LpNormalization""",
+    "activation": """
+        Relu Gelu BiasGelu FastGelu QuickGelu Sigmoid Tanh Erf Softmax LogSoftmax HardSigmoid HardSwish LeakyRelu Elu
+        PRelu Clip Softplus BiasSoftmax QLinearSoftmax QLinearSigmoid QLinearLeakyRelu""",
+    "layout": """
+        Transpose Reshape Concat Split Slice Squeeze Unsqueeze Flatten Expand Tile Pad DepthToSpace SpaceToDepth
+        ReorderInput ReorderOutput Gather GatherElements GatherND ScatterND ScatterElements Shape""",
+    "copy": "Identity MemcpyFromHost MemcpyToHost",
+    "control": "If Loop Scan",
+    "cast": "Cast",
+    "quantize": "QuantizeLinear DynamicQuantizeLinear",
+    "dequantize": "DequantizeLinear",
+    "elementwise": """
+        Add Sub Mul Div Pow Sqrt Where Equal Greater Less And Or Not Neg Exp Log Abs Min Max Mod ReduceMean ReduceSum
+        ReduceMax IsNaN Reciprocal QLinearAdd QLinearMul Range CumSum Sin Cos""",
 }
+_KINDS: dict[str, Kind] = {name: kind for kind, names in _OPERATORS_OF.items() for name in names.split()}
 
-_INTEGER_OPS = frozenset({"MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv", "QGemm", "DynamicQuantizeMatMul",
-                          "MatMulIntegerToFloat", "QAttention", "DynamicQuantizeLSTM", "QLinearAdd", "QLinearMul"})
+_INTEGER_OPERATORS = frozenset(
+    [
+        "MatMulInteger",
+        "ConvInteger",
+        "QLinearMatMul",
+        "QLinearConv",
+        "QGemm",
+        "DynamicQuantizeMatMul",
+        "MatMulIntegerToFloat",
+        "QAttention",
+        "DynamicQuantizeLSTM",
+        "QLinearAdd",
+        "QLinearMul",
+    ]
+)
 
 _TYPES = {"float": "float32", "double": "float64"}
 """The runtime's C++ names where they differ from numpy's."""
@@ -313,7 +326,7 @@ def _operator(event: dict[str, Any], time_ms: float) -> Operator:
 
 
 def _precision(op_type: str, inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> str:
-    if op_type in _INTEGER_OPS:
+    if op_type in _INTEGER_OPERATORS:
         return "int8"
     types = [name for entry in (*outputs, *inputs) for name in entry]
     floats = [name for name in types if "float" in name or name == "double"]

@@ -42,11 +42,12 @@ def fix_variant(bench: Bench, compared: Compared, explanation: Explanation, fold
     budget = bench.case.accuracy_budget
     plans: dict[StageName, Plan] = {"baseline": Plan()}
     decisions: dict[StageName, Decision] = {"baseline": Decision((), ())}
-    plans["quantization"], decisions["quantization"] = tune_quantization(workshop, plans["baseline"], budget)
-    plans["graph"], decisions["graph"] = restructure_graph(workshop, plans["quantization"], budget)
-    plans["hardware"], decisions["hardware"] = fit_hardware(workshop, plans["graph"], budget)
+    search = workshop.within(0.0, 0.2)
+    plans["quantization"], decisions["quantization"] = tune_quantization(search, plans["baseline"], budget)
+    plans["graph"], decisions["graph"] = restructure_graph(workshop.within(0.2, 0.6), plans["quantization"], budget)
+    plans["hardware"], decisions["hardware"] = fit_hardware(workshop.within(0.6, 0.8), plans["graph"], budget)
     variants = {name: workshop.make(plan) for name, plan in plans.items()}
-    final = _final_contest(bench, variants)
+    final = _final_contest(bench.within(0.8, 1.0), variants)
     notes: tuple[str, ...] = ()
     if final.compared.comparison.verdict.speed == "slower":
         notes = (_no_gain(final.compared),)
@@ -79,8 +80,8 @@ def _final_contest(bench: Bench, variants: Mapping[StageName, Variant]) -> _Fina
     contenders: dict[str, Variant] = {STANDARD: case.standard, CONTROL: case.standard, VARIANT: case.variant}
     names: dict[StageName, str] = {}
     for stage in STAGES:
-        same = next((name for name, v in contenders.items() if v == variants[stage] and name not in {STANDARD, CONTROL}), None)
-        names[stage] = same or stage
+        twins = [name for name, v in contenders.items() if v == variants[stage] and name not in {STANDARD, CONTROL}]
+        names[stage] = twins[0] if twins else stage
         contenders.setdefault(names[stage], variants[stage])
     with Monitor(bench.cores) as monitor, last.contest(contenders) as contest:
         agreed = check_outputs(contest, last)

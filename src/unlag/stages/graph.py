@@ -14,10 +14,8 @@ def restructure_graph(workshop: Workshop, current: Plan, budget: float) -> tuple
     remedies = remedies_of("graph")
     mending = [name for name, remedy in remedies.items() if remedy.step != Step.FUSE]
     fusing = [name for name, remedy in remedies.items() if remedy.step == Step.FUSE]
-    mended, first = keep_winners(
-        workshop, "graph, mending", current, {name: current.with_remedies(name) for name in mending}, budget
-    )
-    fused, second = keep_winners(
-        workshop, "graph, fusing", mended, {name: mended.with_remedies(name) for name in fusing}, budget
-    )
+    candidates = {name: current.with_remedies(name) for name in mending}
+    mended, first = keep_winners(workshop.within(0.0, 0.5), "graph, mending", current, candidates, budget)
+    candidates = {name: mended.with_remedies(name) for name in fusing}
+    fused, second = keep_winners(workshop.within(0.5, 1.0), "graph, fusing", mended, candidates, budget)
     return fused, Decision(first.kept + second.kept, first.rejected + second.rejected)

@@ -52,8 +52,9 @@ class Plan(msgspec.Struct, frozen=True):
 
 def remedies_of(dimension: Dimension) -> dict[str, Remedy]:
     """Applicable remedies of all causes of a dimension, by id, in the order in which they work."""
-    remedies = [r for cause in find_causes() if cause.dimension == dimension for r in cause.remedies if r.safety != "ADVICE"]
-    return {r.id: r for r in sorted(remedies, key=lambda r: (r.step, r.id))}
+    causes = [cause for cause in find_causes() if cause.dimension == dimension]
+    remedies = [remedy for cause in causes for remedy in cause.remedies if remedy.safety != "ADVICE"]
+    return {remedy.id: remedy for remedy in sorted(remedies, key=lambda r: (r.step, r.id))}
 
 
 def build(plan: Plan, case: Case, path: Path) -> Variant:

@@ -18,8 +18,10 @@ def tune_quantization(workshop: Workshop, current: Plan, budget: float) -> tuple
     A candidate's own loss is counted from the float32 candidate, since a variant may be wrong for other reasons, which
     later stages mend.
     """
-    candidates = {
-        precision: msgspec.structs.replace(current, precision=precision) for precision in PRECISIONS if precision != "as_is"
+    candidates: dict[str, Plan] = {
+        precision: msgspec.structs.replace(current, precision=precision)
+        for precision in PRECISIONS
+        if precision != "as_is"
     }
     tried = workshop.search("quantization", current, candidates)
     eligible = {name: trial for name, trial in tried.trials.items() if _affordable(trial, tried, budget)}
@@ -41,8 +43,9 @@ def _affordable(trial: Trial, tried: Round, budget: float) -> bool:
     if trial.loss is None:
         reference = plain.cosine if plain is not None else tried.current_cosine
         return trial.cosine >= reference - UNLABELED_LOSS
-    losses = [loss for loss in (plain.loss if plain is not None else None, tried.current_loss) if loss is not None]
-    return trial.loss <= max(0.0, *losses) + budget if len(losses) == 1 else trial.loss <= max(0.0, min(losses)) + budget
+    plain_loss = plain.loss if plain is not None else None
+    losses = [loss for loss in (plain_loss, tried.current_loss) if loss is not None]
+    return trial.loss <= max(0.0, min(losses, default=0.0)) + budget
 
 
 def _reason(name: str, trial: Trial, best: str | None, eligible: dict[str, Trial]) -> str:

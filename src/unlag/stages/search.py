@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from unlag.measure.bench import Bench, quick
 from unlag.measure.contest import Contest
 from unlag.measure.statistics import SMALLEST_ACCURACY_EFFECT, SMALLEST_EFFECT, Interval
 from unlag.model.variant import Variant
-from unlag.model.workload import Feed, Rows
+from unlag.model.workload import Feed
 from unlag.runtimes.contract import find_runtime
 from unlag.stages.fixed import Rejected
 from unlag.stages.plan import Plan, build
@@ -74,6 +75,7 @@ class Workshop:
         self._standard = standard
         self._folder = folder
         self._built: dict[bytes, Variant] = {}
+        self._known: dict[str, Scored] = {}
 
     def make(self, plan: Plan) -> Variant:
         """The plan's model; built once."""
@@ -82,12 +84,18 @@ class Workshop:
             self._built[key] = build(plan, self.bench.case, self._folder / f"plan{len(self._built)}.onnx")
         return self._built[key]
 
+    def within(self, begin: float, end: float) -> Workshop:
+        """The same workshop for a part of the work."""
+        part = copy(self)
+        part.bench = self.bench.within(begin, end)
+        return part
+
     def search(self, what: str, current: Plan, candidates: Mapping[str, Plan]) -> Round:
         """Time all candidates beside the current plan, and score those whose outputs differ from its."""
         variants: dict[str, Variant] = {CURRENT: self.make(current)}
         failed = []
         for position, (name, plan) in enumerate(candidates.items()):
-            self.bench.progress(f"{what}: building {name}", position / len(candidates))
+            self.bench.progress(f"{what}: building {name}", 0.2 * position / len(candidates))
             try:
                 variants[name] = self.make(plan)
             except UnlagError as error:
@@ -106,16 +114,16 @@ class Workshop:
         with self.bench.contest({"standard": self.bench.case.standard}, protocol) as reference:
             feeds = self.bench.workload.agreement or (self.bench.workload.feed,)
             expected = reference.answers("standard", feeds)
-        with self.bench.contest(variants, protocol) as contest:
+        with self.bench.within(0.3, 0.9).contest(variants, protocol) as contest:
             judge = _Judge(contest, feeds, expected)
             for name in list(variants):
                 reason = judge.look(name)
                 if reason and name != CURRENT:
                     failed.append(Rejected(name, reason))
                     contest.drop(name)
-            progress(f"{what}: timing")
+            progress(f"{what}: timing", 0.3)
             result = contest.measure()
-            scores = self._scores(contest, judge)
+            scores = self._scores(contest, judge, variants)
             trials = {
                 name: Trial(
                     plan=candidates[name],
@@ -131,15 +139,25 @@ class Workshop:
             }
         return Round(trials, tuple(failed), self._loss(scores.get(CURRENT)), judge.cosines[CURRENT])
 
-    def _scores(self, contest: Contest, judge: _Judge) -> dict[str, Scored]:
-        evaluation = self.bench.workload.evaluation
-        if evaluation is None or self._standard is None:
+    def _scores(self, contest: Contest, judge: _Judge, variants: Mapping[str, Variant]) -> dict[str, Scored]:
+        if self.bench.workload.evaluation is None or self._standard is None:
             return {}
-        rows: Rows = self._standard.rows
-        scores: dict[str, Scored] = {CURRENT: score(contest, CURRENT, evaluation, rows)}
+        scores = {CURRENT: self._score(contest, CURRENT, variants[CURRENT])}
         for name in judge.cosines:
-            scores[name] = scores[CURRENT] if name in judge.like_current else score(contest, name, evaluation, rows)
+            if name in judge.like_current:
+                scores[name] = scores[CURRENT]
+            elif name != CURRENT:
+                scores[name] = self._score(contest, name, variants[name])
         return scores
+
+    def _score(self, contest: Contest, name: str, variant: Variant) -> Scored:
+        """The variant's score; a pass over the data only for one that has not been scored yet."""
+        evaluation, standard = self.bench.workload.evaluation, self._standard
+        if evaluation is None or standard is None:
+            raise UnlagError("a candidate was scored without a labelled workload")
+        if variant.spec not in self._known:
+            self._known[variant.spec] = score(contest, name, evaluation, standard.rows)
+        return self._known[variant.spec]
 
     def _loss(self, scored: Scored | None) -> float | None:
         return None if scored is None or self._standard is None else self._standard.value - scored.value
@@ -148,7 +166,7 @@ class Workshop:
 class _Judge:
     """Looks at outputs before anything is timed: what fails or is not finite does not race."""
 
-    def __init__(self, contest: Contest, feeds: tuple[Feed, ...] | list[Feed], expected: list[Feed]) -> None:
+    def __init__(self, contest: Contest, feeds: Sequence[Feed], expected: list[Feed]) -> None:
         self._contest = contest
         self._feeds = feeds
         self._expected = expected
@@ -205,7 +223,7 @@ def best_of(trials: Mapping[str, Trial]) -> str:
     """The fastest; among those whose times can't be told apart from its, the most accurate, then the smallest."""
     fastest = min(trials, key=lambda name: trials[name].ratio.estimate)
     limit = trials[fastest].ratio.high
-    tied = [name for name, trial in trials.items() if trial.ratio.estimate <= max(limit, trials[fastest].ratio.estimate)]
+    tied = [name for name, trial in trials.items() if trial.ratio.estimate <= limit]
 
     def rank(name: str) -> tuple[float, int]:
         trial = trials[name]
@@ -213,4 +231,3 @@ def best_of(trials: Mapping[str, Trial]) -> str:
         return loss, trial.size_bytes
 
     return min(tied, key=rank)
-

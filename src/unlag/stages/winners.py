@@ -22,10 +22,11 @@ def keep_winners(
     """Try each candidate on the current plan; put together those that are measured to help, if together they do."""
     if not candidates:
         return current, Decision((), ())
-    tried = workshop.search(what, current, candidates)
+    tried = workshop.within(0.0, 0.6).search(what, current, candidates)
     winners = {name: trial for name, trial in tried.trials.items() if helps(trial, tried, budget)}
-    rejected = [*tried.failed, *(why_not(name, t, tried, budget) for name, t in tried.trials.items() if name not in winners)]
-    if len(winners) < 2:  # noqa: PLR2004 - nothing to put together
+    rejected = list(tried.failed)
+    rejected += [why_not(name, trial, tried, budget) for name, trial in tried.trials.items() if name not in winners]
+    if len(winners) < 2:
         plan = next((trial.plan for trial in winners.values()), current)
         return plan, Decision(_kept(winners), tuple(rejected))
     return _together(workshop, what, current, winners, rejected)
@@ -39,8 +40,11 @@ def _together(
     for trial in winners.values():
         merged = merge(merged, trial.plan)
     single = best_of(winners)
-    tried = workshop.search(f"{what}, together", current, {TOGETHER: merged, single: winners[single].plan})
-    if TOGETHER not in tried.trials or (single in tried.trials and _beats(tried.trials[single], tried.trials[TOGETHER])):
+    tried = workshop.within(0.6, 1.0).search(
+        f"{what}, together", current, {TOGETHER: merged, single: winners[single].plan}
+    )
+    together = tried.trials.get(TOGETHER)
+    if together is None or (single in tried.trials and _beats(tried.trials[single], together)):
         rejected += [
             Rejected(name, f"alone {in_words(trial)}, but {single} alone is better than all together")
             for name, trial in winners.items()
