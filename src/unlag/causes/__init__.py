@@ -1,0 +1,1 @@
+"""Why a variant lags: one file a cause."""

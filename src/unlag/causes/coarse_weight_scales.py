@@ -1,4 +1,6 @@
-"""What it is: an int8 weight has one scale for the whole matrix, though its columns differ in range.
+"""One int8 scale for a weight whose columns differ.
+
+What it is: an int8 weight has one scale for the whole matrix, though its columns differ in range.
 
 Why it costs: the scale is set by the largest weight of all. A column whose own largest weight is a quarter of it is
 left with a quarter of the codes, two bits less; with one outlier in the matrix most columns keep two or three
@@ -54,7 +56,9 @@ def _coarse(index: GraphIndex) -> list[WeightRead]:
     return [
         read
         for read in _int8_weights(index)
-        if _has_one_scale(index, read) and (read.constant.peak_share or 1.0) < USED_RANGE and read.constant.shape[0] >= FEWEST_ROWS
+        if _has_one_scale(index, read)
+        and (read.constant.peak_share or 1.0) < USED_RANGE
+        and read.constant.shape[0] >= FEWEST_ROWS
     ]
 
 

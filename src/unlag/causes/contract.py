@@ -65,6 +65,8 @@ class Finding(msgspec.Struct, frozen=True):
     status: Status
     reason: str
     where: tuple[str, ...] = ()
+    remedy: str | None = None
+    """The remedy that fits, where the first one doesn't."""
 
 
 @dataclass(frozen=True)

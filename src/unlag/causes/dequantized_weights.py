@@ -1,4 +1,6 @@
-"""What it is: weights are stored as integers, but a float matrix product runs. In front of it, DequantizeLinear
+"""Weights are stored as integers and turned into floats at every run.
+
+What it is: weights are stored as integers, but a float matrix product runs. In front of it, DequantizeLinear
 (or Cast and Mul) turns the whole weight into floats, at every run.
 
 Why it costs: the work is proportional to the weight and has nothing to do with the batch: each run reads all
@@ -35,13 +37,19 @@ def _detect(evidence: Evidence) -> Finding:
     if not ours:
         packed = sum(node.op_type == "MatMulNBits" for node in variant.facts.nodes)
         note = f"; {packed} MatMulNBits compute from the codes" if packed else ""
-        return Finding("ruled_out", f"0 of {len(reads)} float matrix products read weights that are dequantized at every run{note}")
+        return Finding(
+            "ruled_out", f"0 of {len(reads)} float matrix products read weights that are dequantized at every run{note}"
+        )
     if len(ours) <= theirs:
-        return Finding("ruled_out", f"the standard does the same: {theirs} weights dequantized at every run, the variant {len(ours)}")
+        return Finding(
+            "ruled_out",
+            f"the standard does the same: {theirs} weights dequantized at every run, the variant {len(ours)}",
+        )
     kinds = ", ".join(sorted({read.constant.dtype for read in ours}))
     return Finding(
         "found",
-        f"{len(ours)} of {len(reads)} matrix products read weights dequantized from {kinds} at every run (standard: {theirs})",
+        f"{len(ours)} of {len(reads)} matrix products read weights dequantized from {kinds} at every run"
+        f" (standard: {theirs})",
         tuple(read.reader.name or read.reader.outputs[0] for read in ours),
     )
 

@@ -1,4 +1,6 @@
-"""What it is: the session is opened with graph optimizations off, or at a lower level than the standard's.
+"""A session with its graph optimizations off.
+
+What it is: the session is opened with graph optimizations off, or at a lower level than the standard's.
 
 Why it costs: constants are computed at every run, GELU runs as five elementwise nodes instead of one, scales, biases
 and activations stay nodes of their own, and casts and transposes that cancel are executed.
@@ -18,25 +20,21 @@ from __future__ import annotations
 from unlag.causes.contract import Cause, Finding, Remedy, Step
 from unlag.errors import Missing
 from unlag.model.draft import Draft
-from unlag.model.variant import Variant
 from unlag.observe.evidence import Evidence, Side
-
-OPTION = "optimization"
-LEVELS = ("off", "basic", "extended", "layout", "all")
-
-
-def _level(variant: Variant) -> str:
-    return variant.options.get(OPTION, LEVELS[-1])
+from unlag.observe.passes import LEVELS, OPTION, has_fewer_passes, level_of
 
 
 def _detect(evidence: Evidence) -> Finding:
-    ours, theirs = _level(evidence.variant.variant), _level(evidence.standard.variant)
+    ours, theirs = level_of(evidence.variant.variant), level_of(evidence.standard.variant)
     if evidence.variant.variant.runtime != "onnxruntime":
-        return Finding("not_checked", f"graph passes can be chosen in onnxruntime, 0 levels are known for {evidence.variant.variant.runtime}")
+        return Finding(
+            "not_checked",
+            f"graph passes can be chosen in onnxruntime, 0 levels are known for {evidence.variant.variant.runtime}",
+        )
     if ours not in LEVELS or theirs not in LEVELS:
         return Finding("not_checked", f"{ours!r} or {theirs!r} is none of the {len(LEVELS)} levels {', '.join(LEVELS)}")
     counts = f"{_executed(evidence.variant)} nodes are executed, the standard executes {_executed(evidence.standard)}"
-    if LEVELS.index(ours) >= LEVELS.index(theirs):
+    if not has_fewer_passes(evidence):
         return Finding("ruled_out", f"{OPTION}={ours}, the standard has {theirs}: 0 levels lower; {counts}")
     return Finding("found", f"{OPTION}={ours}, the standard has {theirs}; {counts}")
 
@@ -46,10 +44,13 @@ def _executed(side: Side) -> str:
 
 
 def _enable(draft: Draft) -> int:
-    """Set the level of the draft to ``all``, the level of every standard that names none."""
-    if draft.options.get(OPTION, LEVELS[-1]) == LEVELS[-1]:
+    """Open the draft with the standard's level."""
+    wanted = draft.standard_options.get(OPTION)
+    if draft.options.get(OPTION, LEVELS[-1]) == (wanted or LEVELS[-1]):
         return 0
-    draft.options.pop(OPTION)
+    draft.options.pop(OPTION, None)
+    if wanted is not None:
+        draft.options[OPTION] = wanted
     return 1
 
 
@@ -63,7 +64,7 @@ CAUSE = Cause(
     remedies=(
         Remedy(
             id="enable_graph_passes",
-            title="open the session with all graph optimizations",
+            title="open the session with the standard's graph optimizations",
             safety="CLOSE",
             step=Step.SESSION,
             apply=_enable,

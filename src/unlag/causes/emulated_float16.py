@@ -1,4 +1,6 @@
-"""What it is: the model computes in float16 on a CPU that has no float16 arithmetic.
+"""Float16 arithmetic on a CPU that only converts float16.
+
+What it is: the model computes in float16 on a CPU that has no float16 arithmetic.
 
 Why it costs: such a CPU converts between float16 and float32 and calculates in float32. The runtime puts a Cast
 before and after the operators that it has no float16 kernel for; weights that are made in float16 are converted
@@ -22,6 +24,7 @@ from unlag.errors import Missing
 from unlag.model.graph import GraphIndex, Node
 from unlag.observe.evidence import Evidence
 from unlag.observe.graphs import executed_graphs
+from unlag.rewrites.element_types import fact_types
 from unlag.rewrites.widen_float16 import widen_float16
 
 _HALF = "float16"
@@ -50,10 +53,15 @@ def _detect(evidence: Evidence) -> Finding:
 
 def _half_nodes(index: GraphIndex) -> tuple[list[Node], list[Node]]:
     """Casts to or from float16, and the other nodes that make float16."""
-    types = dict(index.facts.types)
-    types.update({name: constant.dtype for name, constant in index.facts.constants.items()})
-    casts = [n for n in index.facts.nodes if n.op_type == "Cast" and _HALF in {types.get(n.inputs[0]), types.get(n.outputs[0])}]
-    makers = [n for n in index.facts.nodes if n.op_type != "Cast" and any(types.get(name) == _HALF for name in n.outputs)]
+    types = fact_types(index.facts)
+    casts = [
+        n
+        for n in index.facts.nodes
+        if n.op_type == "Cast" and _HALF in {types.get(n.inputs[0]), types.get(n.outputs[0])}
+    ]
+    makers = [
+        n for n in index.facts.nodes if n.op_type != "Cast" and any(types.get(name) == _HALF for name in n.outputs)
+    ]
     return casts, makers
 
 

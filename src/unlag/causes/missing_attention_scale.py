@@ -1,4 +1,6 @@
-"""What it is: attention scores are not multiplied by 1/√(head size), or are multiplied twice, or by another factor.
+"""Attention scores that miss their scale.
+
+What it is: attention scores are not multiplied by 1/√(head size), or are multiplied twice, or by another factor.
 
 Why it costs: the Softmax sees scores that are √(head size) times too large and picks one token where the model was
 trained to mix many. It costs accuracy, not time; it gets in when a hand-written or fused kernel replaces the
@@ -31,19 +33,27 @@ def _detect(evidence: Evidence) -> Finding:
     standard, variant = file_graphs(evidence)
     theirs, ours = attention_blocks(standard.facts), attention_blocks(variant.facts)
     if not ours or not theirs:
-        return Finding("ruled_out", f"{len(ours)} attention blocks were found in the variant, {len(theirs)} in the standard")
+        return Finding(
+            "ruled_out", f"{len(ours)} attention blocks were found in the variant, {len(theirs)} in the standard"
+        )
     if len(ours) != len(theirs):
-        return Finding("not_checked", f"the variant has {len(ours)} attention blocks, the standard {len(theirs)}: they can't be matched")
+        return Finding(
+            "not_checked",
+            f"the variant has {len(ours)} attention blocks, the standard {len(theirs)}: they can't be matched",
+        )
     known = [block for block, other in zip(ours, theirs, strict=True) if None not in (block.scale, other.scale)]
     if not known:
         return Finding("not_checked", f"the scale of none of the {len(ours)} attention blocks can be told")
     factors = missing_factors(variant.facts, standard.facts)
     off = [block for block in ours if block.scores in factors and not _scale_is_folded(block, evidence.weights)]
     if not off:
-        return Finding("ruled_out", f"0 of {len(ours)} attention blocks: they scale by {known[0].scale:.4g}, as the standard does")
+        return Finding(
+            "ruled_out", f"0 of {len(ours)} attention blocks: they scale by {known[0].scale:.4g}, as the standard does"
+        )
     first = off[0]
     target = (first.scale or 1.0) * factors[first.scores]
-    reason = f"{len(off)} of {len(ours)} attention blocks scale their scores by {first.scale:.4g}, the standard by {target:.4g}"
+    count = f"{len(off)} of {len(ours)} attention blocks"
+    reason = f"{count} scale their scores by {first.scale:.4g}, the standard by {target:.4g}"
     return Finding("found", reason, tuple(block.node for block in off))
 
 

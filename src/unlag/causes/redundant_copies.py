@@ -1,4 +1,6 @@
-"""What it is: the executed graph copies activations without changing them: a Transpose and its inverse, Identity,
+"""Activations copied without being changed.
+
+What it is: the executed graph copies activations without changing them: a Transpose and its inverse, Identity,
 a Cast to a value's own type or to a wider type and back.
 
 Why it costs: each such node reads and writes a whole activation. A Transpose also reads it out of order, so that a

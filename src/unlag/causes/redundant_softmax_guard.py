@@ -1,4 +1,6 @@
-"""What it is: behind each attention Softmax, IsNaN and Where replace NaNs by zeros, though the mask is finite and
+"""Attention weights checked for NaNs that can't be.
+
+What it is: behind each attention Softmax, IsNaN and Where replace NaNs by zeros, though the mask is finite and
 no NaN can arise.
 
 Why it costs: the attention weights are the largest tensor of a block for long sequences, heads · length². The guard

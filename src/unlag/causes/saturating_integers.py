@@ -1,4 +1,6 @@
-"""What it is: integer kernels multiply unsigned activations by signed weights that use all of their range, on an
+"""Integer sums that are clipped at 16 bits.
+
+What it is: integer kernels multiply unsigned activations by signed weights that use all of their range, on an
 x86 CPU without VNNI.
 
 Why it costs: there, the instruction that multiplies bytes adds two products in 16 bits and clips the sum at 32767.
@@ -40,24 +42,35 @@ _WEIGHT_INPUT = {
 def _detect(evidence: Evidence) -> Finding:
     standard, variant = executed_graphs(evidence)
     kernels = [node for node in variant.facts.nodes if node.op_type in _WEIGHT_INPUT]
-    wide = _wide_kernels(variant)
+    wide, theirs = _wide_kernels(variant), len(_wide_kernels(standard))
     count = f"{len(wide)} of {len(kernels)} integer kernels have signed weights beyond code 64"
     if not wide:
         return Finding("ruled_out", count)
-    if evidence.host.cpu.architecture.lower() not in X86:
-        return Finding("ruled_out", f"{count}, but {evidence.host.cpu.architecture} sums products in 32 bits")
     dot_product = evidence.host.has_int8_dot_product
-    if isinstance(dot_product, Missing):
+    if _is_x86(evidence) and isinstance(dot_product, Missing):
         return Finding("not_checked", f"{count}; whether this CPU sums in 32 bits is not known: {dot_product.reason}")
-    if dot_product:
-        return Finding("ruled_out", f"{count}, but this CPU has {_vnni(evidence)}: sums in 32 bits")
-    if evidence.variant.variant.options.get(OPTION) == "1":
-        return Finding("ruled_out", f"{count}, but {OPTION}=1 takes the exact way")
-    theirs = len(_wide_kernels(standard))
+    excuse = _excuse(evidence)
+    if excuse:
+        return Finding("ruled_out", f"{count}, but {excuse}")
     if len(wide) <= theirs:
         return Finding("ruled_out", f"the standard has as many: {count}, the standard {theirs}")
     reason = f"{count}, and this CPU clips sums of two products at 16 bits (standard: {theirs})"
     return Finding("found", reason, tuple(node.name or node.outputs[0] for node in wide))
+
+
+def _is_x86(evidence: Evidence) -> bool:
+    return evidence.host.cpu.architecture.lower() in X86
+
+
+def _excuse(evidence: Evidence) -> str:
+    """Why sums are not clipped here, if there is a reason."""
+    if not _is_x86(evidence):
+        return f"{evidence.host.cpu.architecture} sums products in 32 bits"
+    if evidence.host.has_int8_dot_product is True:
+        return f"this CPU has {_vnni(evidence)}: sums in 32 bits"
+    if evidence.variant.variant.options.get(OPTION) == "1":
+        return f"{OPTION}=1 takes the exact way"
+    return ""
 
 
 def _wide_kernels(index: GraphIndex) -> list[Node]:

@@ -1,4 +1,6 @@
-"""What it is: the runtime fused residual addition and LayerNormalization into one operator whose kernel is slower
+"""A fused residual and normalization that is slower than the two apart.
+
+What it is: the runtime fused residual addition and LayerNormalization into one operator whose kernel is slower
 here than the two it replaced.
 
 Why it costs: a fusion saves passes over memory, but a small model's activations are in the cache anyway. What is

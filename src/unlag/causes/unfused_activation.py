@@ -1,4 +1,6 @@
-"""What it is: GELU runs as the elementwise nodes that it was written in, while the standard's is one operator.
+"""GELU run as the elementwise nodes it was written in.
+
+What it is: GELU runs as the elementwise nodes that it was written in, while the standard's is one operator.
 
 Why it costs: the activation of a feed-forward layer is the widest tensor of a transformer, four times the hidden
 size. Division, erf, addition and two products each read and write it once; fused, with the bias, it is one pass
@@ -20,8 +22,9 @@ from __future__ import annotations
 from unlag.causes.contract import Cause, Finding, Remedy, Step
 from unlag.model.graph import GraphIndex
 from unlag.observe.evidence import Evidence
-from unlag.observe.graphs import executed_graphs
-from unlag.rewrites.fuse_gelu import find_gelu, fuse_gelu
+from unlag.observe.graphs import executed_graphs, file_graphs
+from unlag.observe.passes import has_fewer_passes
+from unlag.rewrites.fuse_gelu import find_gelu, fuse_gelu, spelling_of
 
 FUSED = frozenset({"Gelu", "BiasGelu", "FastGelu", "QuickGelu"})
 
@@ -35,12 +38,16 @@ def _detect(evidence: Evidence) -> Finding:
         return Finding("ruled_out", count)
     if len(ours) <= len(theirs):
         return Finding("ruled_out", f"{count}, in the standard {len(theirs)}")
+    known = set(_spelled(file_graphs(evidence)[0]).values()) - set(theirs.values())
+    if has_fewer_passes(evidence) and known.issuperset(ours.values()):
+        return Finding("ruled_out", f"{count}, in a way that passes fuse in the standard; here these passes are off")
     return Finding("found", f"{count} (standard: {len(theirs)})", tuple(ours))
 
 
-def _spelled(index: GraphIndex) -> list[str]:
-    """Names of the Erf and Tanh nodes that are part of a GELU."""
-    return [node.name or node.outputs[0] for node in index.facts.nodes if find_gelu(index, node) is not None]
+def _spelled(index: GraphIndex) -> dict[str, tuple[str, ...]]:
+    """How each GELU is written, by the name of its Erf or Tanh node."""
+    found = {node.name or node.outputs[0]: find_gelu(index, node) for node in index.facts.nodes}
+    return {name: spelling_of(index, gelu) for name, gelu in found.items() if gelu is not None}
 
 
 CAUSE = Cause(
@@ -48,7 +55,7 @@ CAUSE = Cause(
     title="GELU spelled out in elementwise nodes",
     dimension="graph",
     affects=frozenset({"speed"}),
-    needs=frozenset({"executed", "standard_executed"}),
+    needs=frozenset({"standard_graph", "executed", "standard_executed"}),
     detect=_detect,
     remedies=(
         Remedy(

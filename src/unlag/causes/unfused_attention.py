@@ -1,4 +1,6 @@
-"""What it is: the standard runs attention, or its query, key and value projections, as fewer operators than the
+"""Attention run as more operators than the standard's.
+
+What it is: the standard runs attention, or its query, key and value projections, as fewer operators than the
 variant does: fused against spelled out, or one packed projection against three.
 
 Why it costs: three narrow matrix products read the same activation three times and have a third of the columns to
@@ -23,7 +25,8 @@ from __future__ import annotations
 from unlag.causes.contract import Cause, Finding, Remedy, Step
 from unlag.model.graph import GraphIndex
 from unlag.observe.evidence import Evidence
-from unlag.observe.graphs import executed_graphs
+from unlag.observe.graphs import executed_graphs, file_graphs
+from unlag.observe.passes import has_fewer_passes
 from unlag.rewrites.attention_pattern import AttentionBlock, attention_blocks
 from unlag.rewrites.fuse_attention import fuse_attention
 from unlag.rewrites.pack_projections import pack_projections
@@ -36,9 +39,18 @@ def _detect(evidence: Evidence) -> Finding:
         return Finding("ruled_out", f"0 attention blocks among {len(variant.facts.nodes)} executed nodes")
     counts = f"{_spelled(ours)} of {len(ours)} attention blocks are spelled out, behind {_products(ours)} projections"
     other = f"the standard: {_spelled(theirs)} of {len(theirs)}, behind {_products(theirs)}"
-    if _spelled(ours) <= _spelled(theirs) and _products(ours) <= _products(theirs):
+    if not _less_fused(ours, theirs):
         return Finding("ruled_out", f"{counts}, no more than in the standard ({other})")
-    return Finding("found", f"{counts} ({other})", tuple(block.node for block in ours))
+    in_file, in_theirs = (_blocks(index) for index in reversed(file_graphs(evidence)))
+    if has_fewer_passes(evidence) and not _less_fused(in_file, in_theirs):
+        return Finding("ruled_out", f"{counts} ({other}), but the files are alike: the passes that fuse are off")
+    # Only what brings the variant to the standard's level explains the gap; fusing further is the fix's work.
+    remedy = "fuse_attention" if _spelled(ours) > _spelled(theirs) else "pack_projections"
+    return Finding("found", f"{counts} ({other})", tuple(block.node for block in ours), remedy)
+
+
+def _less_fused(ours: tuple[AttentionBlock, ...], theirs: tuple[AttentionBlock, ...]) -> bool:
+    return _spelled(ours) > _spelled(theirs) or _products(ours) > _products(theirs)
 
 
 def _blocks(index: GraphIndex) -> tuple[AttentionBlock, ...]:
@@ -59,7 +71,7 @@ CAUSE = Cause(
     title="attention and its projections not fused",
     dimension="graph",
     affects=frozenset({"speed"}),
-    needs=frozenset({"executed", "standard_executed"}),
+    needs=frozenset({"graph", "standard_graph", "executed", "standard_executed"}),
     detect=_detect,
     remedies=(
         Remedy(

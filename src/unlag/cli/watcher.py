@@ -15,31 +15,31 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 REFRESHES_PER_S = 1
-"""Drawing costs CPU time on the cores that are being measured: about 2 ms each time."""
+"""Drawing costs CPU time on the cores that are being measured: 0.3 ms each time."""
 SHORTEST_S = 2.0
 """Plain lines are at least so far apart ..."""
 LONGEST_S = 20.0
 """... and within one step this far."""
-SMALLEST_SHARE = 0.02
+SMALLEST_SHARE = 0.05
 """Below it, time left would be a guess."""
 
 
 class Pace:
-    """Which step is running, for how long, and how long it will still take."""
+    """Which step is running, how much of the whole work is done, and how long the rest will take."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._begin = clock()
-        self._step_begin = self._begin
-        self._first_share = 0.0
         self.step = ""
+        self.share = 0.0
 
     def note(self, what: str, share: float | None) -> bool:
         """Take notice; says whether a new step began. What follows a colon is a detail of the same step."""
+        self.share = max(self.share, share or 0.0)
         step = what.split(":", 1)[0]
         if step == self.step:
             return False
-        self.step, self._step_begin, self._first_share = step, self._clock(), share or 0.0
+        self.step = step
         return True
 
     @property
@@ -47,11 +47,12 @@ class Pace:
         """Seconds since the start."""
         return self._clock() - self._begin
 
-    def left_s(self, share: float | None) -> float | None:
-        """Seconds that the step will take at its pace so far; nothing while that would be a guess."""
-        if share is None or share - self._first_share < SMALLEST_SHARE:
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that the rest will take at the pace so far; nothing while that would be a guess."""
+        if self.share < SMALLEST_SHARE:
             return None
-        return (self._clock() - self._step_begin) * (1 - share) / (share - self._first_share)
+        return self.elapsed_s * (1 - self.share) / self.share
 
 
 def duration(seconds: float) -> str:
@@ -68,6 +69,7 @@ class Watcher:
         self._clock = clock
         self._pace = Pace(clock)
         self._last_line_s = -SHORTEST_S
+        self._unsaid = True
         self._bar: Bar | None = None
 
     def __enter__(self) -> Self:
@@ -89,17 +91,16 @@ class Watcher:
         """Show what is being done now."""
         if self._quiet:
             return
-        new_step = self._pace.note(what, share)
-        left_s = self._pace.left_s(share)
-        left = "" if left_s is None else f"{duration(left_s)} left"
+        self._unsaid |= self._pace.note(what, share)
+        left_s = self._pace.left_s
+        left = "" if left_s is None else f"about {duration(left_s)} left"
         if self._bar is not None:
-            self._bar.update(self._task, description=clean(what), total=None if share is None else 1.0, left=left)
-            self._bar.update(self._task, completed=share or 0.0)
+            self._bar.update(self._task, description=clean(what), total=1.0, completed=self._pace.share, left=left)
             return
         now_s = self._pace.elapsed_s
-        if now_s - self._last_line_s < (SHORTEST_S if new_step else LONGEST_S):
+        if now_s - self._last_line_s < (SHORTEST_S if self._unsaid else LONGEST_S):
             return
-        self._last_line_s = now_s
+        self._last_line_s, self._unsaid = now_s, False
         times = ", ".join(filter(None, (duration(now_s), left)))
         say(f"unlag: {what} ({times})")
 

@@ -48,6 +48,8 @@ def agreement(standard: Sequence[Feed], variant: Sequence[Feed]) -> Agreement:
         UsageError: the outputs can't be paired, or one side's hold NaN or infinity.
     """
     pairs = [pair for a, b in zip(standard, variant, strict=True) for pair in _paired(a, b)]
+    if not pairs:
+        raise UsageError("the outputs hold no numbers that could be compared")
     left = np.concatenate([a.ravel() for a, _ in pairs]).astype(np.float64)
     right = np.concatenate([b.ravel() for _, b in pairs]).astype(np.float64)
     for who, values in (("the standard", left), ("the variant", right)):
@@ -76,7 +78,7 @@ def _paired(standard: Feed, variant: Feed) -> list[tuple[Array, Array]]:
             raise UsageError(
                 f"output {name!r} is {list(left.shape)} in the standard and {list(right.shape)} in the variant"
             )
-    return [(left, right) for left, right in pairs if left.dtype != np.object_]
+    return pairs
 
 
 def _top1(pairs: Sequence[tuple[Array, Array]]) -> float | None:

@@ -59,7 +59,8 @@ def compare_at(bench: Bench) -> Compared:
     with Monitor(bench.cores) as monitor, timed.contest(contenders) as contest:
         agreed = check_outputs(contest, bench)
         result = contest.measure(lambda so_far: speed_of(so_far)[2] != "inconclusive")
-        bench.progress("accuracy", 0.6)
+        if bench.workload.evaluation:
+            bench.progress("accuracy", 0.6)
         scores = evaluate(contest, bench.workload.evaluation, (STANDARD, VARIANT))
         placements = {name: _placement(contest, name, contenders[name]) for name in (STANDARD, VARIANT)}
     return Compared(comparison_of(bench, result, scores, agreed, monitor.log, placements), scores)

@@ -141,18 +141,20 @@ class Contest:
         """Run rounds: as many undisturbed ones as are wanted, then more until ``decided``, at most the maximum."""
         protocol = self._protocol
         order_of = orders(len(self._contenders), protocol.seed)
-        number, good_in_launch = 0, 0
+        number, good_in_launch, in_launch = 0, 0, 0
         disturbed: list[int] = []
         while number < protocol.max_rounds:
-            if not self._processes or good_in_launch >= protocol.rounds_per_launch:
+            enough = good_in_launch >= protocol.rounds_per_launch or in_launch >= 2 * protocol.rounds_per_launch
+            if not self._processes or enough:
                 self._launch_all()
-                good_in_launch = 0
+                good_in_launch, in_launch = 0, 0
             self._report_round(number, len(disturbed))
             reasons = self._play(number, next(order_of))
             if reasons:
                 disturbed.append(number)
             else:
                 good_in_launch += 1
+            in_launch += 1
             number += 1
             good = number - len(disturbed)
             if good >= protocol.rounds and (decided is None or decided(self._result(number, disturbed))):
@@ -168,7 +170,6 @@ class Contest:
     def _play(self, number: int, order: tuple[int, ...]) -> list[str]:
         """One round; the reasons why it was disturbed."""
         names = list(self._contenders)
-        launch = len(self._launches[names[0]]) - 1
         reasons = []
         for index in order:
             name = names[index]
@@ -179,6 +180,7 @@ class Contest:
                 after = take_usage(self._cores)
                 own_s = time.process_time() - own_before
             reason = disturbance(before, after, reply.cpu_s + own_s)
+            launch = len(self._launches[name]) - 1
             self._turns[name].append(Turn(number, launch, reply.times_ns, reason))
             self._peaks[name] = max(self._peaks[name], reply.peak_memory_bytes)
             if reason:

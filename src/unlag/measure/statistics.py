@@ -82,9 +82,9 @@ def _exp(value: float) -> float:
 
 
 def band_of(noise: Interval) -> tuple[float, float]:
-    """Ratios that noise alone can give: the control's interval, at least ±1 %."""
+    """Ratios that noise alone can give, either way round: the control's interval, at least ±1 %."""
     return (
-        min(noise.low, 1 / noise.high, 1 - SMALLEST_EFFECT),
+        min(noise.low, 1 / noise.high, 1 / (1 + SMALLEST_EFFECT)),
         max(noise.high, 1 / noise.low if noise.low > 0 else math.inf, 1 + SMALLEST_EFFECT),
     )
 

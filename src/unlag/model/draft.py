@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,7 @@ class Draft:
     model: ir.Model
     standard: ir.Model
     options: dict[str, str] = field(default_factory=dict)
+    standard_options: Mapping[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> Variant:
         """Write the changed model and describe it as a variant."""
@@ -37,4 +39,5 @@ def open_draft(variant: Variant, standard: Variant) -> Draft:
         model=read_model(Path(variant.path)),
         standard=read_model(Path(standard.path)),
         options=dict(variant.options),
+        standard_options=standard.options,
     )

@@ -45,7 +45,7 @@ class Constant(msgspec.Struct, frozen=True):
     the largest code possible (distance from 128 for unsigned). Near 1 when every column uses its range."""
 
 
-class GraphFacts(msgspec.Struct, frozen=True):
+class GraphFacts(msgspec.Struct, frozen=True, tag=True):
     """What a graph says about itself, without its weights."""
 
     opset: dict[str, int]
@@ -326,7 +326,7 @@ def replace_output(old: ir.Value, new: ir.Value) -> None:
         old.name = f"{name}.before"
         new.name = name
         new.type = old.type or new.type
-        new.shape = old.shape or new.shape
+        new.shape = new.shape if old.shape is None else old.shape
         for index, output in enumerate(graph.outputs):
             if output is old:
                 graph.outputs[index] = new

@@ -42,7 +42,9 @@ def align_weights(standard: ir.Model, variant: ir.Model) -> dict[str, WeightSour
     for weight in read_weights(standard):
         matrix = weight.matrix()
         if matrix is not None:
-            candidates.setdefault(matrix.shape[0], []).append(_Candidate(str(weight.read.name), matrix, _rows(matrix, SAMPLED_ROWS)))
+            candidates.setdefault(matrix.shape[0], []).append(
+                _Candidate(str(weight.read.name), matrix, _rows(matrix, SAMPLED_ROWS))
+            )
     found: dict[str, WeightSource] = {}
     for weight in read_weights(variant):
         source = _find(weight, candidates)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from unlag.model.graph import GraphIndex, Node, dtype_name
+from unlag.rewrites.element_types import fact_types
 from unlag.rewrites.remove_copies import LOSSLESS
 
 _LOSSLESS = frozenset((dtype_name(start), dtype_name(wide)) for start, wide in LOSSLESS)
@@ -10,8 +13,15 @@ _LOSSLESS = frozenset((dtype_name(start), dtype_name(wide)) for start, wide in L
 
 def redundant_copies(index: GraphIndex) -> list[Node]:
     """Transposes that undo another one, Identity nodes, and casts to a value's own type or to and fro."""
-    checks = {"Identity": _is_identity, "Transpose": _is_undoing_transpose, "Cast": _is_useless_cast}
-    return [node for node in index.facts.nodes if node.op_type in checks and not node.domain and checks[node.op_type](index, node)]
+    types = fact_types(index.facts)
+    checks: dict[str, Callable[[Node], bool]] = {
+        "Identity": lambda node: _is_identity(index, node),
+        "Transpose": lambda node: _is_undoing_transpose(index, node),
+        "Cast": lambda node: _is_useless_cast(index, node, types),
+    }
+    return [
+        node for node in index.facts.nodes if node.op_type in checks and not node.domain and checks[node.op_type](node)
+    ]
 
 
 def _is_identity(index: GraphIndex, node: Node) -> bool:
@@ -35,8 +45,8 @@ def _is_undoing_transpose(index: GraphIndex, node: Node) -> bool:
     return composed == sorted(composed)
 
 
-def _is_useless_cast(index: GraphIndex, node: Node) -> bool:
-    types, before = index.facts.types, _before(index, node)
+def _is_useless_cast(index: GraphIndex, node: Node, types: dict[str, str]) -> bool:
+    before = _before(index, node)
     source, result = types.get(node.inputs[0], "unknown"), types.get(node.outputs[0], "unknown")
     if source == result != "unknown":
         return True

@@ -10,9 +10,7 @@ from unlag.causes.contract import Cause, Remedy
 from unlag.model.case import Case
 from unlag.model.draft import open_draft
 from unlag.model.variant import Variant
-
-Removed = frozenset[str]
-"""Ids of the causes that a copy is free of."""
+from unlag.proof.times import Removed
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from itertools import combinations
 from unlag.causes.contract import Cause, Finding
 from unlag.measure.accuracy import Scored
 from unlag.measure.comparison import Comparison
-from unlag.measure.statistics import SMALLEST_ACCURACY_EFFECT, Interval, mean_interval
+from unlag.measure.statistics import SMALLEST_ACCURACY_EFFECT, Interval
 from unlag.proof import shapley
-from unlag.proof.copies import Removed, Suspect
+from unlag.proof.copies import Suspect
 from unlag.proof.explanation import (
     AccuracyReconciliation,
     CauseReport,
@@ -19,11 +19,10 @@ from unlag.proof.explanation import (
     Reconciliation,
     RemedyNote,
 )
-from unlag.proof.prove import Proofs, Wins, last_out, noise_ms
+from unlag.proof.prove import Proofs, last_out, noise_ms
+from unlag.proof.times import NOTHING, STANDARD, Removed, Times
 
 ORDER: tuple[CauseStatus, ...] = ("proven", "suspected", "failed", "not_checked", "ruled_out")
-
-NOTHING: Removed = frozenset()
 
 
 def report_causes(
@@ -42,7 +41,7 @@ def _rank(report: CauseReport) -> tuple[int, float, float]:
 
 def _report(cause: Cause, finding: Finding, proofs: Proofs, comparison: Comparison) -> CauseReport:
     suspect = next((s for s in proofs.suspects if s.id == cause.id), None)
-    if finding.status != "found" or suspect is None or proofs.wins is None:
+    if finding.status != "found" or suspect is None or proofs.times is None:
         return _unproven(cause, finding, proofs)
     speed = _speed(suspect, proofs)
     points = _accuracy(suspect, proofs)
@@ -100,7 +99,7 @@ def cost_weights(cause: str, proofs: Proofs) -> Mapping[Removed, float]:
 
     A big knot's members share by Shapley's value inside the knot; everyone else by the mean of first-in and last-out.
     """
-    everything = frozenset(s.id for s in proofs.suspects)
+    everything = proofs.everything
     if cause in proofs.knot and len(proofs.knot) > 2:
         return shapley.weights(cause, proofs.knot)
     halves = {removed: weight / 2 for removed, weight in last_out(cause, everything).items()}
@@ -111,26 +110,24 @@ def cost_weights(cause: str, proofs: Proofs) -> Mapping[Removed, float]:
 
 def _speed(suspect: Suspect, proofs: Proofs) -> tuple[Interval, Interval, Interval] | None:
     """Cost, first-in and last-out in milliseconds."""
-    wins = proofs.wins
-    if wins is None or "speed" not in suspect.cause.affects:
+    times = proofs.times
+    if times is None or "speed" not in suspect.cause.affects:
         return None
-    everything = frozenset(s.id for s in proofs.suspects)
     return (
-        wins.interval(dict(cost_weights(suspect.id, proofs))),
-        wins.interval({frozenset({suspect.id}): 1.0}),
-        wins.interval(last_out(suspect.id, everything)),
+        times.won_ms(cost_weights(suspect.id, proofs)),
+        times.won_ms({frozenset({suspect.id}): 1.0}),
+        times.won_ms(last_out(suspect.id, proofs.everything)),
     )
 
 
 def _accuracy(suspect: Suspect, proofs: Proofs) -> Interval | None:
     """Points that taking the cause away brings, the mean of first-in and last-out."""
-    wins = proofs.wins
-    if wins is None or "accuracy" not in suspect.cause.affects:
+    if "accuracy" not in suspect.cause.affects:
         return None
-    everything = frozenset(s.id for s in proofs.suspects)
+    everything, scores = proofs.everything, proofs.scores
     ends = ((frozenset({suspect.id}), NOTHING), (everything, everything - {suspect.id}))
-    known = [(after, before) for after, before in ends if {after, before} <= set(wins.scores)]
-    gains = [_gain(wins.scores[after], wins.scores[before]) for after, before in known]
+    known = [(after, before) for after, before in ends if {after, before} <= set(scores)]
+    gains = [_gain(scores[after], scores[before]) for after, before in known]
     if not gains:
         return None
     # The two are measured on the same items, so their bounds are averaged as if they moved together.
@@ -145,37 +142,30 @@ def _gain(after: Scored, before: Scored) -> Interval:
 
 
 def reconcile(proofs: Proofs, reports: Sequence[CauseReport]) -> Reconciliation | None:
-    """Split the gap: explained + interaction + unexplained, all from the rounds of the proofs' contest."""
-    wins = proofs.wins
-    if wins is None:
+    """Split the gap: explained + interaction + unexplained, all from the rounds of the proofs' contests."""
+    times = proofs.times
+    if times is None:
         return None
-    everything = frozenset(s.id for s in proofs.suspects)
-    proven = {r.id for r in reports if r.status == "proven" and r.cost_ms is not None}
     explained: dict[Removed, float] = {}
-    for cause in proven:
-        for removed, weight in cost_weights(cause, proofs).items():
-            explained[removed] = explained.get(removed, 0.0) + weight
-    interaction = {everything: 1.0}
-    for removed, weight in explained.items():
-        interaction[removed] = interaction.get(removed, 0.0) - weight
-    repaired = wins.won_ms[everything]
-    rounds = min(repaired.size, wins.gap_ms.size)
+    for report in reports:
+        if report.status == "proven" and report.cost_ms is not None:
+            for removed, weight in cost_weights(report.id, proofs).items():
+                explained[removed] = explained.get(removed, 0.0) + weight
+    interaction = {removed: -weight for removed, weight in explained.items()}
+    interaction[proofs.everything] = interaction.get(proofs.everything, 0.0) + 1.0
     return Reconciliation(
-        gap_ms=mean_interval(wins.gap_ms),
-        explained_ms=wins.interval(explained),
-        interaction_ms=wins.interval(interaction),
-        unexplained_ms=mean_interval(wins.gap_ms[:rounds] - repaired[:rounds]),
+        gap_ms=times.combine({NOTHING: 1.0, STANDARD: -1.0}),
+        explained_ms=times.won_ms(explained),
+        interaction_ms=times.won_ms(interaction),
+        unexplained_ms=times.combine({proofs.everything: 1.0, STANDARD: -1.0}),
     )
 
 
 def reconcile_accuracy(proofs: Proofs, reports: Sequence[CauseReport]) -> AccuracyReconciliation | None:
     """Split the loss: explained + interaction + unexplained, in points."""
-    wins = proofs.wins
-    if wins is None or wins.standard_score is None:
-        return None
-    everything = frozenset(s.id for s in proofs.suspects)
-    variant, repaired = wins.scores.get(NOTHING), wins.scores.get(everything)
-    if variant is None or repaired is None:
+    standard = proofs.standard_score
+    variant, repaired = proofs.scores.get(NOTHING), proofs.scores.get(proofs.everything)
+    if standard is None or variant is None or repaired is None:
         return None
     costs = [r.accuracy_cost for r in reports if r.status == "proven" and r.accuracy_cost is not None]
     explained = Interval(0.0, 0.0, 0.0)
@@ -184,10 +174,10 @@ def reconcile_accuracy(proofs: Proofs, reports: Sequence[CauseReport]) -> Accura
     regained = _gain(repaired, variant)
     interaction = _difference(regained, explained) if len(costs) == 1 else regained.minus(explained)
     return AccuracyReconciliation(
-        loss=_gain(wins.standard_score, variant),
+        loss=_gain(standard, variant),
         explained=explained,
         interaction=interaction,
-        unexplained=_gain(wins.standard_score, repaired),
+        unexplained=_gain(standard, repaired),
     )
 
 
@@ -199,27 +189,26 @@ def _difference(regained: Interval, explained: Interval) -> Interval:
 
 def knots_of(proofs: Proofs, reports: Sequence[CauseReport]) -> tuple[Knot, ...]:
     """Pairs of proven causes whose worths depend on each other, each in a sentence."""
-    wins = proofs.wins
-    if wins is None or not proofs.knot:
+    if proofs.times is None or not proofs.knot:
         return ()
     proven = {r.id for r in reports if r.status == "proven" and r.cost_ms is not None}
     causes = {s.id: s.cause for s in proofs.suspects}
     knots = []
     for one, other in combinations(sorted(proofs.knot & proven), 2):
-        sentence = _sentence(causes[one], causes[other], wins)
+        sentence = _sentence(causes[one], causes[other], proofs.times)
         if sentence:
             knots.append(Knot((one, other), sentence))
     return tuple(knots)
 
 
-def _sentence(one: Cause, other: Cause, wins: Wins) -> str | None:
+def _sentence(one: Cause, other: Cause, times: Times) -> str | None:
     both = frozenset({one.id, other.id})
-    if both not in wins.won_ms:
+    if both not in times:
         return None
-    first = wins.interval({frozenset({one.id}): 1.0}).estimate
-    second = wins.interval({frozenset({other.id}): 1.0}).estimate
-    together = wins.interval({both: 1.0})
-    overlap = wins.interval({frozenset({one.id}): 1.0, frozenset({other.id}): 1.0, both: -1.0})
+    first = times.won_ms({frozenset({one.id}): 1.0}).estimate
+    second = times.won_ms({frozenset({other.id}): 1.0}).estimate
+    together = times.won_ms({both: 1.0})
+    overlap = times.won_ms({frozenset({one.id}): 1.0, frozenset({other.id}): 1.0, both: -1.0})
     if overlap.low <= 0 <= overlap.high or abs(overlap.estimate) < 0.1 * abs(together.estimate):
         return None
     why = one.knots.get(other.id) or other.knots.get(one.id)

@@ -88,6 +88,8 @@ def _agreement(comparison: Comparison) -> str:
     agreement = comparison.agreement
     if agreement is None:
         return ""
+    if agreement.max_error == 0:
+        return "agreement of outputs: identical"
     parts = [
         f"agreement of outputs: cosine {agreement.cosine:.6f}",
         f"largest error {agreement.max_error:.3g} ({100 * agreement.relative_error:.2g} % of the largest value)",
@@ -125,8 +127,9 @@ def _sides(comparison: Comparison) -> Table:
         ("accuracy", *(_accuracy(side) for side in both)),
         ("size on disk", *(numbers.size(side.size_bytes) for side in both)),
         ("peak memory", *(numbers.size(side.peak_memory_bytes) for side in both)),
-        ("runs on", *(_placement(side) for side in both)),
     ]
+    if not any(isinstance(side.placement, Missing) for side in both):
+        rows.append(("runs on", *(_placement(side) for side in both)))
     return Table(columns, tuple(Row(row) for row in rows))
 
 

@@ -95,6 +95,8 @@ def _speed(explanation: Explanation, numbering: dict[str, int]) -> list[Section]
 
 
 def _speed_title(gap: Interval) -> str:
+    if gap.low <= 0 <= gap.high:
+        return "What was tried, though the times do not differ"
     amount = numbers.milliseconds(abs(gap.estimate))
     return f"Where the {amount} go" if gap.estimate >= 0 else f"What costs time, though the variant is {amount} ahead"
 

@@ -1,0 +1,1 @@
+"""Graph rewrites that remedies use: one file each, each keeps the outputs."""

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from unlag.model.graph import GraphIndex, Node
-from unlag.rewrites.attention_pattern import AttentionBlock, Projection, probe_feeds, probe_sizes
+from unlag.rewrites.attention_pattern import AttentionBlock, probe_feeds, probe_sizes
 from unlag.rewrites.evaluate import Array, Evaluator
+from unlag.rewrites.projections import Projection
 
 Numbers = npt.NDArray[np.float64]
 
@@ -36,7 +37,7 @@ class Mask(msgspec.Struct, frozen=True):
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """softmax(scale · q·kᵀ + mask)·v with ``heads`` heads; q, k and v are columns ``starts[i]`` and on of the projections."""
+    """softmax(scale · q·kᵀ + mask)·v; q, k and v are the columns from ``starts[i]`` on of their projections."""
 
     heads: int
     head_size: int
@@ -78,7 +79,10 @@ def _is_plain(index: GraphIndex, block: AttentionBlock) -> bool:
     """Plain products and a Softmax over the keys."""
     products = [index.producer(block.scores), index.producer(block.context)]
     softmax = _softmax(index, block)
-    return all(p is not None and p.op_type == "MatMul" for p in products) and softmax.attributes.get("axis", -1) in {-1, 3}
+    return all(p is not None and p.op_type == "MatMul" for p in products) and softmax.attributes.get("axis", -1) in {
+        -1,
+        3,
+    }
 
 
 def _softmax(index: GraphIndex, block: AttentionBlock) -> Node:
@@ -126,7 +130,8 @@ def _scores_to_softmax(index: GraphIndex, block: AttentionBlock, heads: int) -> 
         factor = float(plain.reshape(-1)[1] - plain.reshape(-1)[0])
         if factor and _close(plain, factor * scores):
             mask = _padding_mask(index, block, feeds, shape)
-            return None if mask is None else (factor, mask)
+            if mask is not None:
+                return factor, mask
     return _bias(index, block, scores)
 
 

@@ -14,33 +14,19 @@ import numpy as np
 
 from unlag.model.graph import GraphFacts, GraphIndex, Node
 from unlag.rewrites.evaluate import Array, Evaluator
-from unlag.rewrites.weight_reads import weight_start
+from unlag.rewrites.projections import PRODUCTS, Projection, is_weight, read_projection
 
 FUSED = frozenset({"Attention", "MultiHeadAttention", "QAttention", "GroupQueryAttention", "PackedAttention",
                    "PackedMultiHeadAttention", "DecoderMaskedMultiHeadAttention"})  # fmt: skip
-PRODUCTS = frozenset({"MatMul", "FusedMatMul", "TransposeMatMul"})
-PROJECTIONS = PRODUCTS | {"Gemm", "MatMulNBits", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QLinearMatMul", "QGemm"}
-
-_LAYOUT = frozenset({"Reshape", "Transpose", "Identity", "Cast", "Split", "Slice", "Gather", "Squeeze", "Unsqueeze", "Dropout"})
+_LAYOUT = frozenset(
+    {"Reshape", "Transpose", "Identity", "Cast", "Split", "Slice", "Gather", "Squeeze", "Unsqueeze", "Dropout"}
+)
 _TO_SCORES = frozenset({"Add", "Where", "Cast", "Identity", "Reshape", "Transpose", "Mul", "Div", "Max", "Clip", "Sub"})
 _GUARDS = frozenset({"Cast", "Identity", "Dropout", "Where", "QuantizeLinear", "DequantizeLinear"})
 _LONGEST_PATH = 24
 
 PROBE_BATCH, PROBE_SEQUENCE = 3, 5
 """Sizes that no model has as a number of heads, a head size or a hidden size by chance."""
-
-
-class Projection(msgspec.Struct, frozen=True):
-    """What a query, key or value comes from: ``output`` = source · weight + bias, before any split into heads."""
-
-    output: str
-    product: str
-    """Output of the matrix product; equals ``output`` where there is no bias."""
-    source: str
-    weight: str
-    bias: str | None
-    width: int | None
-    """Columns of ``output``."""
 
 
 class AttentionBlock(msgspec.Struct, frozen=True):
@@ -108,7 +94,7 @@ def _spelled(index: GraphIndex, softmax: Node) -> AttentionBlock | None:
         return None
     operands = (product.inputs[0], product.inputs[1], context.inputs[1])
     walks = [_to_projection(index, name) for name in operands]
-    projections = tuple(_projection(index, name) for name, _path in walks)
+    projections = tuple(read_projection(index, name) for name, _path in walks)
     evaluator = Evaluator(index, probe_feeds(index, projections))
     multipliers = [*path, *walks[0][1], *walks[1][1]]
     alpha = product.attributes.get("alpha", 1.0)
@@ -139,7 +125,7 @@ def _to_scores(index: GraphIndex, name: str) -> tuple[Node, list[Multiplier]] | 
         node = index.producer(current)
         if node is None:
             continue
-        if node.op_type in PRODUCTS and not any(_is_weight(index, i) for i in node.inputs[:2]):
+        if node.op_type in PRODUCTS and not any(is_weight(index, i) for i in node.inputs[:2]):
             return node, multipliers
         if node.op_type not in _TO_SCORES or node.domain:
             continue
@@ -212,73 +198,11 @@ def _product_of(evaluator: Evaluator, multipliers: list[Multiplier], start: floa
     return scale
 
 
-def _is_weight(index: GraphIndex, name: str) -> bool:
-    """A constant, or one that is only dequantized, cast or transposed."""
-    return weight_start(index, name) is not None
-
-
-def _projection(index: GraphIndex, output: str) -> Projection | None:
-    node, bias = index.producer(output), None
-    if node is not None and node.op_type == "Add":
-        position = next((p for p in (0, 1) if index.constant(node.inputs[p]) is not None), None)
-        if position is None:
-            return None
-        bias = node.inputs[position]
-        node = _through_casts(index, node.inputs[1 - position])
-    if node is None or node.op_type not in PROJECTIONS or len(node.inputs) < 2:
-        return None
-    if node.op_type in PRODUCTS | {"Gemm"} and not _is_weight(index, node.inputs[1]):
-        return None
-    return Projection(
-        output=output,
-        product=node.outputs[0],
-        source=node.inputs[0],
-        weight=node.inputs[1],
-        bias=bias or _own_bias(node),
-        width=_width(index, node, bias),
-    )
-
-
-def _through_casts(index: GraphIndex, name: str) -> Node | None:
-    node = index.producer(name)
-    while node is not None and node.op_type == "Cast":
-        node = index.producer(node.inputs[0])
-    return node
-
-
-def _own_bias(node: Node) -> str | None:
-    position = {"Gemm": 2, "MatMulNBits": 5, "DynamicQuantizeMatMul": 4, "MatMulIntegerToFloat": 6}.get(node.op_type)
-    return node.inputs[position] or None if position is not None and len(node.inputs) > position else None
-
-
-def _width(index: GraphIndex, node: Node, bias: str | None) -> int | None:
-    columns = node.attributes.get("N")
-    if isinstance(columns, int):
-        return columns
-    constant = index.constant(bias) if bias else None
-    if constant is not None and len(constant.shape) == 1 and constant.shape[0] > 1:
-        return constant.shape[0]
-    start = weight_start(index, node.inputs[1])
-    stored = None if start is None else index.constant(start)
-    if stored is None or len(stored.shape) != 2 or start != node.inputs[1] and not _keeps_order(index, node.inputs[1]):
-        return None
-    return stored.shape[0 if node.attributes.get("transB") else 1]
-
-
-def _keeps_order(index: GraphIndex, name: str) -> bool:
-    node = index.producer(name)
-    while node is not None:
-        if node.op_type in {"Transpose", "Reshape"}:
-            return False
-        node = index.producer(node.inputs[0])
-    return True
-
-
 def _fused(index: GraphIndex, node: Node) -> AttentionBlock:
     inputs = (*node.inputs[:3], "", "", "")[:3]
     separate = node.op_type not in {"Attention", "QAttention"} or not node.domain
     walks = [_to_projection(index, name)[0] for name in inputs] if separate else []
-    projections = tuple(_projection(index, name) if name else None for name in walks) or (None, None, None)
+    projections = tuple(read_projection(index, name) if name else None for name in walks) or (None, None, None)
     return AttentionBlock(
         node=node.name or node.outputs[0],
         fused=True,

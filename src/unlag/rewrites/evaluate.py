@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +45,9 @@ class Evaluator:
     def scalar(self, name: str) -> float | None:
         """The only element of the array of that name."""
         array = self.value(name)
-        return float(array.reshape(-1)[0]) if array is not None and array.size == 1 and array.dtype != np.bool_ else None
+        return (
+            float(array.reshape(-1)[0]) if array is not None and array.size == 1 and array.dtype != np.bool_ else None
+        )
 
     def _get(self, name: str) -> Array | None:
         if name not in self._known:
@@ -64,7 +67,9 @@ class Evaluator:
                 continue
             if node.domain or node.op_type not in _OPERATORS or len(order) > _MOST_NODES or len(stack) > _MOST_NODES:
                 return None
-            waiting = [i for i in node.inputs if i and i not in self._known and i not in order and self._index.producer(i)]
+            waiting = [
+                i for i in node.inputs if i and i not in self._known and i not in order and self._index.producer(i)
+            ]
             if waiting:
                 stack.extend(waiting)
                 continue
@@ -76,10 +81,9 @@ class Evaluator:
         inputs = [self._get(name) if name else None for name in node.inputs]
         results: Sequence[Array | None] = [None] * len(node.outputs)
         if all(array is not None for array, name in zip(inputs, node.inputs, strict=True) if name):
-            try:
+            # shapes that don't fit the numbers fed are unknown, like everything else that can't be told
+            with suppress(ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError):
                 results = _OPERATORS[node.op_type](inputs, node)
-            except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError):
-                pass  # shapes that don't fit the numbers fed: unknown, like everything else that can't be told
         for name, array in zip(node.outputs, results, strict=False):
             self._known[name] = array if array is None or array.size <= _MOST_ELEMENTS else None
 
@@ -124,9 +128,13 @@ def _ints(array: Array) -> list[int]:
     return [int(v) for v in array.reshape(-1)]
 
 
+def _listed(attributes: Attributes, name: str) -> list[int] | None:
+    value = attributes.get(name)
+    return [int(v) for v in value] if isinstance(value, list) else None
+
+
 def _axes(attributes: Attributes, axes: Array | None) -> list[int] | None:
-    given = attributes.get("axes") if axes is None else _ints(axes)
-    return given if isinstance(given, list) else None  # type: ignore[return-value]  # axes are whole numbers
+    return _listed(attributes, "axes") if axes is None else _ints(axes)
 
 
 def _integer(attributes: Attributes, name: str, default: int) -> int:
@@ -135,7 +143,7 @@ def _integer(attributes: Attributes, name: str, default: int) -> int:
 
 
 def _cast(attributes: Attributes, x: Array) -> Array:
-    target: type[np.generic] = ir.DataType(_integer(attributes, "to", 1)).numpy().type
+    target: np.dtype[np.generic] = np.dtype(ir.DataType(_integer(attributes, "to", 1)).numpy())
     return x.astype(target)
 
 
@@ -153,7 +161,7 @@ def _shape(attributes: Attributes, x: Array) -> Array:
 def _slice(attributes: Attributes, x: Array, *parts: Array | None) -> Array:
     starts, ends, axes, steps = (*(None if p is None else _ints(p) for p in parts), None, None)[:4]
     if starts is None:
-        starts, ends, axes = (attributes.get(k) for k in ("starts", "ends", "axes"))  # type: ignore[assignment]  # lists of whole numbers
+        starts, ends, axes = (_listed(attributes, name) for name in ("starts", "ends", "axes"))
     if starts is None or ends is None:
         raise ValueError("a Slice without bounds")
     index = [slice(None)] * x.ndim
@@ -172,7 +180,8 @@ def _gather(attributes: Attributes, x: Array, indices: Array) -> Array:
 def _gather_nd(attributes: Attributes, x: Array, indices: Array) -> Array:
     if _integer(attributes, "batch_dims", 0):
         raise ValueError("batched GatherND")
-    return x[tuple(np.moveaxis(indices.astype(np.int64), -1, 0))]
+    picked: Array = x[tuple(np.moveaxis(indices.astype(np.int64), -1, 0))]
+    return picked
 
 
 def _squeeze(attributes: Attributes, x: Array, axes: Array | None = None) -> Array:
@@ -186,12 +195,10 @@ def _unsqueeze(attributes: Attributes, x: Array, axes: Array | None = None) -> A
 
 def _split(inputs: Sequence[Array | None], node: Node) -> Sequence[Array | None]:
     x, axis = inputs[0], _integer(node.attributes, "axis", 0)
-    sizes = node.attributes.get("split") if len(inputs) < 2 or inputs[1] is None else _ints(inputs[1])
+    sizes = _listed(node.attributes, "split") if len(inputs) < 2 or inputs[1] is None else _ints(inputs[1])
     if x is None:
         return [None]
-    if not isinstance(sizes, list):
-        return np.split(x, len(node.outputs), axis)
-    return np.split(x, np.cumsum([int(s) for s in sizes])[:-1], axis)
+    return np.split(x, len(node.outputs) if sizes is None else np.cumsum(sizes)[:-1], axis)
 
 
 def _divide(a: Array, b: Array) -> Array:
@@ -200,8 +207,7 @@ def _divide(a: Array, b: Array) -> Array:
 
 
 def _transpose(attributes: Attributes, x: Array) -> Array:
-    perm = attributes.get("perm")
-    return np.transpose(x, perm if isinstance(perm, list) else None)  # type: ignore[arg-type]  # whole numbers
+    return np.transpose(x, _listed(attributes, "perm"))
 
 
 _OPERATORS: dict[str, Operator] = {
@@ -210,8 +216,9 @@ _OPERATORS: dict[str, Operator] = {
     "Div": _one(_divide), "Equal": _one(np.equal), "Erf": _one(np.vectorize(math.erf, otypes=[np.float64])),
     "Expand": _one(lambda x, shape: x * np.ones(_ints(shape), x.dtype)),
     "Gather": _with(_gather), "GatherND": _with(_gather_nd), "Greater": _one(np.greater),
-    "GreaterOrEqual": _one(np.greater_equal), "Identity": _one(np.asarray), "IsNaN": _one(np.isnan), "Less": _one(np.less),
-    "LessOrEqual": _one(np.less_equal), "Max": _one(np.maximum), "Min": _one(np.minimum), "Mul": _one(np.multiply),
+    "GreaterOrEqual": _one(np.greater_equal), "Identity": _one(np.asarray), "IsNaN": _one(np.isnan),
+    "Less": _one(np.less), "LessOrEqual": _one(np.less_equal), "Max": _one(np.maximum),
+    "Min": _one(np.minimum), "Mul": _one(np.multiply),
     "Neg": _one(np.negative), "Not": _one(np.logical_not), "Or": _one(np.logical_or), "Pow": _one(np.power),
     "Range": _one(lambda start, stop, step: np.arange(int(start), int(stop), int(step)).astype(start.dtype)),
     "Reciprocal": _one(np.reciprocal), "Reshape": _with(_reshape), "Shape": _with(_shape), "Slice": _with(_slice),

@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from unlag.model.graph import GraphIndex, add_constant, constant_array, facts_of, insert_node, replace_output, sweep
 from unlag.rewrites.attention_layout import Layout, head_values, read_layout
-from unlag.rewrites.attention_pattern import AttentionBlock, Projection, attention_blocks
+from unlag.rewrites.attention_pattern import AttentionBlock, attention_blocks
 from unlag.rewrites.element_types import element_types
+from unlag.rewrites.projections import Projection
 
 DOMAIN = "com.microsoft"
 LOWEST = float(np.finfo(np.float32).min)
@@ -66,7 +67,11 @@ def _fuse(graph: _Graph, block: AttentionBlock, layout: Layout) -> bool:
         return False
     while inputs[-1] is None:
         inputs.pop()
-    attributes = {"num_heads": layout.heads, "scale": layout.scale, "mask_filter_value": max(layout.mask.hidden, LOWEST)}
+    attributes = {
+        "num_heads": layout.heads,
+        "scale": layout.scale,
+        "mask_filter_value": max(layout.mask.hidden, LOWEST),
+    }
     if layout.mask.kind != "padding":
         attributes.pop("mask_filter_value")
     output = insert_node(last, op_type, inputs, name=f"{block.node}.fused", domain=DOMAIN, attributes=attributes)
@@ -112,7 +117,9 @@ def _packed_bias(graph: _Graph, parts: list[Projection], layout: Layout, name: s
     return add_constant(graph.model.graph, np.concatenate(pieces), name)
 
 
-def _mask(graph: _Graph, layout: Layout, last: ir.Node, sized: tuple[ir.Value, ir.Value]) -> tuple[ir.Value | None, ir.Value | None]:
+def _mask(
+    graph: _Graph, layout: Layout, last: ir.Node, sized: tuple[ir.Value, ir.Value]
+) -> tuple[ir.Value | None, ir.Value | None]:
     """The operator's padding mask and additive bias, one of them at most; ``sized`` have the lengths of q and k."""
     mask = layout.mask
     if mask.kind == "none":
@@ -124,7 +131,9 @@ def _mask(graph: _Graph, layout: Layout, last: ir.Node, sized: tuple[ir.Value, i
         return source, None
     if mask.name not in graph.masks:
         first = next(iter(graph.model.graph))
-        cast = insert_node(first, "Cast", [source], name=f"{mask.name}.int32", attributes={"to": int(ir.DataType.INT32)})
+        cast = insert_node(
+            first, "Cast", [source], name=f"{mask.name}.int32", attributes={"to": int(ir.DataType.INT32)}
+        )
         cast.type, cast.shape = ir.TensorType(ir.DataType.INT32), source.shape
         graph.masks[mask.name] = cast
     return graph.masks[mask.name], None

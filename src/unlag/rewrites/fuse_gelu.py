@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -21,6 +22,14 @@ _ROUNDING = 1e-6
 _LONGEST_PATH = 6
 
 
+class Gelu(NamedTuple):
+    """A GELU: names of its input and of its result, and the operator that computes it."""
+
+    source: str
+    result: str
+    op_type: str
+
+
 def fuse_gelu(model: ir.Model) -> int:
     """x/2 · (1 + erf(x/√2)) becomes Gelu(x), and its approximation by tanh becomes FastGelu(x).
 
@@ -29,18 +38,19 @@ def fuse_gelu(model: ir.Model) -> int:
     """
     facts = facts_of(model)
     index = GraphIndex(facts)
-    found = {out: match for node in facts.nodes if node.depth == 0 and (match := find_gelu(index, node)) for out in match[1:2]}
-    values = {str(v.name): v for v in (*model.graph.inputs, *(out for node in model.graph for out in node.outputs)) if v.name}
+    found = [gelu for node in facts.nodes if node.depth == 0 and (gelu := find_gelu(index, node)) is not None]
+    outputs = (out for node in model.graph for out in node.outputs)
+    values = {str(v.name): v for v in (*model.graph.inputs, *outputs) if v.name}
     types = element_types(model)
-    fused = sum(_fuse(values[source], values[out], op_type, types) for source, out, op_type in found.values())
+    fused = sum(_fuse(gelu, values, types) for gelu in found)
     if fused:
         model.opset_imports[DOMAIN] = 1
         sweep(model)
     return fused
 
 
-def find_gelu(index: GraphIndex, node: Node) -> tuple[str, str, str] | None:
-    """Input, output and operator of the GELU around an Erf or Tanh node; nothing if it is no part of one."""
+def find_gelu(index: GraphIndex, node: Node) -> Gelu | None:
+    """The GELU around an Erf or Tanh node; nothing if it is no part of one."""
     if node.op_type not in {"Erf", "Tanh"} or node.domain:
         return None
     reference, op_type = (_EXACT, "Gelu") if node.op_type == "Erf" else (_BY_TANH, "FastGelu")
@@ -56,7 +66,7 @@ def find_gelu(index: GraphIndex, node: Node) -> tuple[str, str, str] | None:
             if value is None:
                 break
             if value.shape == reference.shape and float(np.abs(value - reference).max()) < _ROUNDING:
-                return source, name, op_type
+                return Gelu(source, name, op_type)
     return None
 
 
@@ -75,11 +85,27 @@ def _sources(index: GraphIndex, name: str) -> list[str]:
     return found
 
 
-def _fuse(source: ir.Value, output: ir.Value, op_type: str, types: dict[ir.Value, ir.DataType]) -> bool:
+def spelling_of(index: GraphIndex, gelu: Gelu) -> tuple[str, ...]:
+    """How a GELU is written: its operators and the order of their operands, from the result back."""
+    words: list[str] = []
+    waiting = [gelu.result]
+    while waiting and len(words) < 4 * _LONGEST_PATH:
+        name = waiting.pop(0)
+        node = index.producer(name)
+        if name == gelu.source or node is None:
+            words.append("x" if name == gelu.source else f"{index.scalar(name):.3g}" if index.constant(name) else "?")
+            continue
+        words.append(node.op_type)
+        waiting += node.inputs
+    return tuple(words)
+
+
+def _fuse(gelu: Gelu, values: dict[str, ir.Value], types: dict[ir.Value, ir.DataType]) -> bool:
+    source, output = values[gelu.source], values[gelu.result]
     last = output.producer()
     if last is None or types.get(source, ir.DataType.FLOAT) != ir.DataType.FLOAT:
         return False
-    fused = insert_node(last, op_type, [source], name=f"{last.name or output.name}.fused", domain=DOMAIN)
+    fused = insert_node(last, gelu.op_type, [source], name=f"{last.name or output.name}.fused", domain=DOMAIN)
     fused.type, fused.shape = ir.TensorType(ir.DataType.FLOAT), output.shape or source.shape
     replace_output(output, fused)
     return True

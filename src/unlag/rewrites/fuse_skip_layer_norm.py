@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from unlag.model.graph import constant_array, replace_output, sweep
-from unlag.rewrites.attention_pattern import PROJECTIONS
 from unlag.rewrites.element_types import element_types
 from unlag.rewrites.neighbors import made_by, sole_reader
+from unlag.rewrites.projections import PROJECTIONS
 
 DOMAIN = "com.microsoft"
 _NORMS = ("LayerNormalization", "SkipLayerNormalization")
@@ -32,7 +32,13 @@ def fuse_skip_layer_norm(model: ir.Model) -> int:
 def _fuse(norm: ir.Node, types: dict[ir.Value, ir.DataType]) -> bool:
     total, scale = norm.inputs[0], norm.inputs[1]
     add = made_by(total, "Add")
-    if total is None or add is None or scale is None or norm.attributes.get_int("axis", -1) != -1 or len(norm.outputs) > 1:
+    if (
+        total is None
+        or add is None
+        or scale is None
+        or norm.attributes.get_int("axis", -1) != -1
+        or len(norm.outputs) > 1
+    ):
         return False
     if types.get(scale) != ir.DataType.FLOAT or total.is_graph_output() or norm.graph is not add.graph:
         return False
@@ -86,7 +92,14 @@ def _bias_add(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
         return None
     for product, bias in (add.inputs, add.inputs[::-1]):
         array = constant_array(bias)
-        if array is not None and array.ndim == 1 and array.size > 1 and made_by(product, *PROJECTIONS) and product and bias:
+        if (
+            array is not None
+            and array.ndim == 1
+            and array.size > 1
+            and made_by(product, *PROJECTIONS)
+            and product
+            and bias
+        ):
             return product, bias
     return None
 
@@ -96,4 +109,6 @@ def _is_residual(value: ir.Value) -> bool:
     if made_by(value, *_NORMS):
         return True
     add = made_by(value, "Add")
-    return add is not None and any(made_by(part, *PROJECTIONS) or (part is not None and _bias_add(part)) for part in add.inputs)
+    return add is not None and any(
+        made_by(part, *PROJECTIONS) or (part is not None and _bias_add(part)) for part in add.inputs
+    )

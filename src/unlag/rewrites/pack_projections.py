@@ -8,9 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from unlag.model.graph import add_constant, constant_array, facts_of, insert_node, sweep
-from unlag.rewrites.attention_pattern import Projection, attention_blocks
+from unlag.rewrites.attention_pattern import attention_blocks
 from unlag.rewrites.evaluate import Array
 from unlag.rewrites.neighbors import made_by
+from unlag.rewrites.projections import Projection
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,9 @@ def pack_projections(model: ir.Model) -> int:
         sources = {p.source for p in distinct.values()}
         parts = [_part(values, p) for p in distinct.values()]
         ready = [part for part in parts if part is not None]
-        if len(ready) == len(parts) > 1 and len(sources) == 1 and _fit(ready):
+        if None in block.projections or not len(ready) == len(parts) > 1:
+            continue
+        if len(sources) == 1 and _fit(ready):
             _pack(model.graph, ready, f"{block.node or number}.packed")
             packed += 1
     if packed:
@@ -59,10 +62,11 @@ def _part(values: dict[str, ir.Value], projection: Projection) -> _Part | None:
     if weight is not None:
         return _Part(output, product, weight, None, bias)
     dequantize = made_by(stored, "DequantizeLinear")
-    if dequantize is None or len(dequantize.inputs) > 2 or dequantize.attributes.get_int("block_size", 0):
+    if dequantize is None or len(dequantize.inputs) > 2 or dequantize.attributes.get_int("block_size") not in {None, 0}:
         return None
     codes, scale = constant_array(dequantize.inputs[0]), constant_array(dequantize.inputs[1])
-    if codes is None or scale is None or (scale.size > 1 and dequantize.attributes.get_int("axis", 1) not in {1, -1}):
+    by_column = dequantize.attributes.get_int("axis") in {None, 1, -1}
+    if codes is None or scale is None or (scale.size > 1 and not by_column):
         return None
     return _Part(output, product, codes, np.broadcast_to(scale.reshape(-1), codes.shape[1:]), bias)
 
@@ -87,7 +91,9 @@ def _pack(graph: ir.Graph, parts: list[_Part], name: str) -> None:
     scales = [p.scale for p in parts if p.scale is not None]
     if scales:
         scale = add_constant(graph, np.concatenate(scales), f"{name}.scale")
-        weight = insert_node(first, "DequantizeLinear", [weight, scale], name=f"{name}.dequantize", attributes={"axis": 1})
+        weight = insert_node(
+            first, "DequantizeLinear", [weight, scale], name=f"{name}.dequantize", attributes={"axis": 1}
+        )
     whole = insert_node(first, "MatMul", [first.inputs[0], weight], name=f"{name}.matmul")
     biases = [p.bias for p in parts if p.bias is not None]
     if biases:

@@ -26,7 +26,7 @@ def remove_softmax_guard(model: ir.Model) -> int:
         layout = read_layout(index, block) if guards else None
         if layout is None or layout.mask.kind == "bias" or not math.isfinite(layout.mask.hidden):
             continue
-        for guard in guards:
+        for guard in (g for g in guards if g.depth == 0):
             replace_output(values[guard.outputs[0]], values[guard.inputs[2]])
             removed += 1
     if removed:
@@ -43,5 +43,8 @@ def guards_of(index: GraphIndex, softmax: Node) -> list[Node]:
     return [
         node
         for node in index.consumers.get(result, [])
-        if node.op_type == "Where" and node.inputs[0] in checks and node.inputs[2] == result and index.scalar(node.inputs[1]) == 0
+        if node.op_type == "Where"
+        and node.inputs[0] in checks
+        and node.inputs[2] == result
+        and index.scalar(node.inputs[1]) == 0
     ]

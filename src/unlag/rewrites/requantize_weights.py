@@ -46,7 +46,7 @@ class _Coarse:
 
 
 def requantize_from(model: ir.Model, standard: ir.Model, weights: Mapping[str, Source]) -> int:
-    """w ≈ s·c with one s for the matrix becomes w ≈ s[j]·c[:, j], s[j] = max|w[:, j]| / 127 from the standard's w.
+    """W ≈ s·C with one s for the matrix becomes W[:, j] ≈ s[j]·C[:, j], s[j] = max|W[:, j]| / 127, of the standard's W.
 
     ``weights`` says where the standard keeps what the variant reads, by the name of the value that is read.
     Works on DequantizeLinear, on Cast, Sub and Mul, and on tables whose rows are dequantized after the look-up.
@@ -128,12 +128,16 @@ def _write_dequantize(graph: ir.Graph, coarse: _Coarse, scales: Array, name: str
         node.replace_input_with(2, add_constant(graph, zeros, f"{name}.zero_by_column"))
     elif unsigned:
         node.resize_inputs(3)
-        node.replace_input_with(2, add_constant(graph, np.full(scales.shape, MIDDLE_CODE, np.uint8), f"{name}.zero_by_column"))
+        node.replace_input_with(
+            2, add_constant(graph, np.full(scales.shape, MIDDLE_CODE, np.uint8), f"{name}.zero_by_column")
+        )
     node.attributes["axis"] = ir.AttrInt64("axis", coarse.axis)
     node.attributes.pop("block_size", None)
 
 
-def quantize_columns(values: npt.NDArray[np.float32], axis: int) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+def quantize_columns(
+    values: npt.NDArray[np.float32], axis: int
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
     """Symmetric codes, and one scale for each index of ``axis``, shaped to broadcast against them."""
     others = tuple(a for a in range(values.ndim) if a != axis % values.ndim)
     largest = np.abs(values).max(axis=others, keepdims=True)

@@ -38,7 +38,8 @@ def restore_scale(model: ir.Model, factors: Mapping[str, float]) -> int:
 
 def _scale(graph: ir.Graph, scores: ir.Value, factor: Array) -> None:
     node = scores.producer()
-    assert node is not None  # found among the nodes' outputs
+    if node is None:
+        raise ValueError(f"{scores.name} is made by no node")
     reading = readers(scores)
     constant = add_constant(graph, factor, f"{scores.name}.scale")
     scaled = ir.node("Mul", [scores, constant], name=f"{scores.name}.restored")
@@ -50,7 +51,7 @@ def _scale(graph: ir.Graph, scores: ir.Value, factor: Array) -> None:
 
 
 def missing_factors(variant: GraphFacts, standard: GraphFacts) -> dict[str, float]:
-    """standard's scale / variant's scale of each spelled-out block, by the name of its product's output.
+    """The standard's scale over the variant's, of each spelled-out block, by the name of its product's output.
 
     Blocks are matched in the graphs' order; nothing where their numbers differ or a scale can't be told.
     """

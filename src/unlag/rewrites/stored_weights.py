@@ -61,7 +61,12 @@ def stored_codes(value: ir.Value) -> ir.Value | None:
     nodes = chain_nodes(value)
     if not nodes:
         return None
-    starts = [v for node in nodes for v in node.inputs if v is not None and constant_type(v) in CODE_TYPES and _size(v) > SMALL]
+    starts = [
+        v
+        for node in nodes
+        for v in node.inputs
+        if v is not None and constant_type(v) in CODE_TYPES and _size(v) > SMALL
+    ]
     return starts[0] if len(starts) == 1 else None
 
 
@@ -88,17 +93,17 @@ def _evaluate(node: ir.Node) -> Array | None:
     if not arrays or any(a is None for a in arrays):
         return None
     first, *rest = (np.asarray(a) for a in arrays)
+    result: Array | None = None
     match node.op_type:
         case "Identity":
-            return first
+            result = first
         case "Transpose":
-            return np.transpose(first, node.attributes.get_ints("perm"))
+            result = np.transpose(first, node.attributes.get_ints("perm"))
         case "Cast":
-            return _cast(first, node.attributes.get_int("to"))
+            result = _cast(first, node.attributes.get_int("to"))
         case "Mul" | "Sub" if len(rest) == 1 and rest[0].dtype == first.dtype:
-            result: Array = first * rest[0] if node.op_type == "Mul" else first - rest[0]
-            return result
-    return None
+            result = first * rest[0] if node.op_type == "Mul" else first - rest[0]
+    return result
 
 
 def _cast(array: Array, to: int | None) -> Array | None:
@@ -111,7 +116,12 @@ def _cast(array: Array, to: int | None) -> Array | None:
 def _dequantize(node: ir.Node) -> Array | None:
     """(codes − zero point) · scale, computed in float32 and rounded once to the scale's type."""
     parts = [None if v is None else constant_array(v) for v in node.inputs]
-    if len(parts) < 2 or parts[0] is None or parts[1] is None or (len(parts) > 2 and node.inputs[2] is not None and parts[2] is None):
+    if (
+        len(parts) < 2
+        or parts[0] is None
+        or parts[1] is None
+        or (len(parts) > 2 and node.inputs[2] is not None and parts[2] is None)
+    ):
         return None
     codes, scale = parts[0], parts[1]
     zero = parts[2] if len(parts) > 2 and parts[2] is not None else np.zeros((), np.int32)
@@ -177,7 +187,11 @@ def read_weights(model: ir.Model) -> Iterator[Weight]:
 
 def _weight_of(node: ir.Node) -> Weight | None:
     index = {"MatMul": 1, "Gemm": 1, "FusedMatMul": 1, "Attention": 1, "Gather": 0}.get(node.op_type)
-    if index is None or len(node.inputs) <= index or (node.op_type == "Gather" and node.attributes.get_int("axis", 0) != 0):
+    if (
+        index is None
+        or len(node.inputs) <= index
+        or (node.op_type == "Gather" and node.attributes.get_int("axis", 0) != 0)
+    ):
         return None
     value = node.inputs[index]
     if value is None or chain_nodes(value) is None or not _is_matrix(value):

@@ -9,7 +9,16 @@ from unlag.model.graph import SMALL, Constant, GraphIndex, Node
 _UNDOING = frozenset({"DequantizeLinear", "Cast", "Mul", "Sub", "Transpose", "Identity", "Reshape"})
 _LONGEST_CHAIN = 8
 
-READERS = {"MatMul": 1, "FusedMatMul": 1, "Gemm": 1, "FusedGemm": 1, "Conv": 1, "FusedConv": 1, "ConvTranspose": 1, "Attention": 1}
+READERS = {
+    "MatMul": 1,
+    "FusedMatMul": 1,
+    "Gemm": 1,
+    "FusedGemm": 1,
+    "Conv": 1,
+    "FusedConv": 1,
+    "ConvTranspose": 1,
+    "Attention": 1,
+}
 """Float operators with weights, and the input at which they read them."""
 
 CODES = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2", "float8e4m3fn", "float8_e4m3fn", "float8_e5m2"})
@@ -46,7 +55,11 @@ def _chain(index: GraphIndex, name: str) -> tuple[str, tuple[Node, ...]] | None:
         if index.constant(name) is not None:
             return name, tuple(nodes)
         node = index.producer(name)
-        if node is None or node.op_type not in _UNDOING or any(i and index.constant(i) is None for i in node.inputs[1:]):
+        if (
+            node is None
+            or node.op_type not in _UNDOING
+            or any(i and index.constant(i) is None for i in node.inputs[1:])
+        ):
             return None
         nodes.append(node)
         name = node.inputs[0]

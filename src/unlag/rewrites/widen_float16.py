@@ -32,7 +32,10 @@ def widen_float16(model: ir.Model) -> int:
     for value in constants:
         _widen_constant(value)
     changed = len(constants) + len(inputs) + sum(_widen_node(node) for node in list(graph.all_nodes()))
-    for value in [*computed, *(v for node in graph.all_nodes() for v in node.outputs if v.dtype == _HALF and _is_computed(v))]:
+    for value in [
+        *computed,
+        *(v for node in graph.all_nodes() for v in node.outputs if v.dtype == _HALF and _is_computed(v)),
+    ]:
         value.type = ir.TensorType(_SINGLE)
     for value in inputs:
         _widen_input(graph, value)
@@ -109,7 +112,9 @@ def _widen_input(graph: ir.Graph, value: ir.Value) -> None:
 
 def _holds_any(node: ir.Node, nodes: set[ir.Node]) -> bool:
     """Whether one of the nodes is in a body of this one."""
-    bodies = [a.as_graph() for a in node.attributes.values() if isinstance(a, ir.Attr) and a.type == ir.AttributeType.GRAPH]
+    bodies = [
+        a.as_graph() for a in node.attributes.values() if isinstance(a, ir.Attr) and a.type == ir.AttributeType.GRAPH
+    ]
     return any(not nodes.isdisjoint(body.all_nodes()) for body in bodies)
 
 

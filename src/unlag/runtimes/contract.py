@@ -49,7 +49,7 @@ class Operator(msgspec.Struct, frozen=True):
     output_shapes: tuple[tuple[int, ...], ...]
 
 
-class Profile(msgspec.Struct, frozen=True):
+class Profile(msgspec.Struct, frozen=True, tag=True):
     """Operators of a profiled run, in execution order; ``run_ms`` is the mean wall time of a whole profiled run."""
 
     operators: tuple[Operator, ...]
@@ -57,7 +57,7 @@ class Profile(msgspec.Struct, frozen=True):
     runs: int
 
 
-class Placement(msgspec.Struct, frozen=True):
+class Placement(msgspec.Struct, frozen=True, tag=True):
     """Which execution provider runs how many nodes, and which of the asked-for ones fell back."""
 
     nodes: dict[str, int]

@@ -1,0 +1,116 @@
+"""Small models to plant causes in, and the evidence that diagnosis is made from, gathered in this process."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from unlag.demo.bert import BertConfig, build_bert_from, random_weights
+from unlag.demo.flash import NOTHING, FlashRecipe, make_flash
+from unlag.errors import Missing
+from unlag.measure.host import Host, read_host
+from unlag.measure.statistics import Interval
+from unlag.model.graph import facts_of, read_model
+from unlag.model.variant import Variant
+from unlag.observe.align import align_weights
+from unlag.observe.evidence import Evidence, Side
+from unlag.runtimes.contract import Profile
+from unlag.runtimes.onnxruntime import RUNTIME
+
+LAYERS, HEADS, HIDDEN = 2, 4, 64
+CONFIG = BertConfig(80, HIDDEN, LAYERS, HEADS, 2 * HIDDEN, 32)
+
+OLD_X86 = ("avx2", "f16c", "fma")
+"""No float16 arithmetic, no int8 dot product."""
+NEW_X86 = ("avx2", "avx512_fp16", "avx512_vnni", "avx512f", "f16c", "fma")
+OFF = {"optimization": "off"}
+
+
+class Pair(NamedTuple):
+    """A standard and a variant, with what else a diagnosis looks at."""
+
+    standard: onnx.ModelProto
+    standard_options: dict[str, str]
+    variant: onnx.ModelProto
+    variant_options: dict[str, str]
+    isa: tuple[str, ...] = OLD_X86
+    standard_profile: Profile | Missing = Missing("not profiled")
+    variant_profile: Profile | Missing = Missing("not profiled")
+
+
+@cache
+def tiny_bert(seed: int = 0) -> onnx.ModelProto:
+    # Weights ten times BERT's initial ones, so that attention is not flat; some columns wider than the others.
+    rng = np.random.default_rng(seed)
+    weights = {}
+    for name, array in random_weights(CONFIG, seed).items():
+        wide = array.ndim == 2 and "encoder" in name
+        columns = np.where(rng.random((array.shape[0], 1)) < 0.1, 8.0, 1.0) if wide else 1.0
+        weights[name] = (array * 10 * columns if wide else array).astype(np.float32)
+    return build_bert_from(CONFIG, weights)
+
+
+def flash(**traits: bool) -> onnx.ModelProto:
+    recipe: FlashRecipe = msgspec.structs.replace(NOTHING, **traits)
+    return make_flash(tiny_bert(), recipe)
+
+
+def editable(model: onnx.ModelProto) -> ir.Model:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return ir.from_proto(copy)
+
+
+def tiny_feed(batch: int = 2, sequence: int = 8, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    mask = np.ones((batch, sequence), np.int64)
+    for row in range(1, batch):
+        mask[row, sequence - row - 1 :] = 0
+    return {
+        "input_ids": rng.integers(0, CONFIG.vocab_size, (batch, sequence)),
+        "attention_mask": mask,
+        "token_type_ids": np.zeros((batch, sequence), np.int64),
+    }
+
+
+def fake_host(isa: tuple[str, ...], architecture: str = "x86_64") -> Host:
+    host = read_host()
+    return msgspec.structs.replace(host, cpu=msgspec.structs.replace(host.cpu, isa=isa, architecture=architecture))
+
+
+def gather_evidence(pair: Pair) -> Evidence:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        standard = _side(pair.standard, pair.standard_options, pair.standard_profile, folder / "standard")
+        variant = _side(pair.variant, pair.variant_options, pair.variant_profile, folder / "variant")
+    return Evidence(
+        host=fake_host(pair.isa),
+        standard=standard,
+        variant=variant,
+        gap_ms=Interval(1.0, 0.9, 1.1),
+        accuracy_change=Interval(-1.0, -1.5, -0.5),
+        weights=align_weights(editable(pair.standard), editable(pair.variant)),
+    )
+
+
+def _side(model: onnx.ModelProto, options: dict[str, str], profile: Profile | Missing, folder: Path) -> Side:
+    folder.mkdir()
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+    variant = Variant("onnxruntime", str(path), options)
+    executed = RUNTIME.executed_graph(variant, 1, folder)
+    return Side(
+        variant=variant,
+        graph=facts_of(read_model(path)),
+        executed=executed if isinstance(executed, Missing) else facts_of(read_model(executed)),
+        profile=profile,
+        placement=Missing("not placed"),
+        latency_ms=1.0,
+    )
