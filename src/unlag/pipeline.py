@@ -18,7 +18,7 @@ from unlag.measure.bench import Bench, first_shape, inspect, open_bench
 from unlag.measure.comparison import Comparison
 from unlag.measure.progress import Progress, silent
 from unlag.model.case import Case
-from unlag.model.deployment import MODEL, Deployment, read_deployment, write_description
+from unlag.model.deployment import DESCRIPTION, MODEL, Deployment, read_deployment, write_description
 from unlag.model.variant import Variant
 from unlag.model.workload import Array, Feed
 from unlag.observe.gather import observe
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from unlag.measure.compare import Compared
 
 DEMO_WORKLOAD = "stsb"
+
+RECORD, REPORT, NOTE = "run.json", "report.html", "README.md"
+WRITTEN = frozenset({MODEL, DESCRIPTION, RECORD, REPORT, NOTE})
+"""What a fix puts into its folder, and may replace there; weights beside the model end in .data."""
 
 
 def compare(case: Case, progress: Progress = silent) -> Comparison:
@@ -134,8 +138,10 @@ def load(folder: str | Path) -> FixedModel:
 @contextlib.contextmanager
 def _staging(output: Path) -> Iterator[Path]:
     """A hidden folder beside the output, moved into its place only when all is done."""
-    if output.exists() and (not output.is_dir() or (any(output.iterdir()) and not (output / "run.json").exists())):
-        raise UsageError(f"{output} holds something that unlag did not write", hint="choose another -o DIR")
+    output = output.resolve()  # "." has no name of its own, and a link can't be replaced by a folder
+    foreign = _foreign(output)
+    if foreign:
+        raise UsageError(f"{output} holds something that unlag did not write: {foreign}", hint="choose another -o DIR")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
@@ -153,6 +159,17 @@ def _staging(output: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _foreign(output: Path) -> str:
+    """The name of something in the output's place that must not be lost; nothing where it may be replaced."""
+    if not output.exists():
+        return ""
+    if not output.is_dir():
+        return "a file"
+    names = sorted(path.name for path in output.iterdir())
+    known = [name for name in names if name in WRITTEN or name.endswith(".data")] if DESCRIPTION in names else []
+    return next((name for name in names if name not in known), "")
+
+
 def _write_output(folder: Path, fixed: Fixed, threads: int) -> None:
     """Model with its external data, how to run it, the record, and the report."""
     source = Path(fixed.variant.path)
@@ -160,9 +177,9 @@ def _write_output(folder: Path, fixed: Fixed, threads: int) -> None:
         shutil.copyfile(part, folder / part.name)
     shutil.copyfile(source, folder / MODEL)
     write_description(folder, Deployment(fixed.variant.runtime, MODEL, fixed.variant.options, threads))
-    (folder / "run.json").write_bytes(to_json(fixed.record))
-    (folder / "report.html").write_text(render_html(fixed.record), "utf-8")
-    (folder / "README.md").write_text(_readme(fixed.variant, threads), "utf-8")
+    (folder / RECORD).write_bytes(to_json(fixed.record))
+    (folder / REPORT).write_text(render_html(fixed.record), "utf-8")
+    (folder / NOTE).write_text(_readme(fixed.variant, threads), "utf-8")
 
 
 def _readme(variant: Variant, threads: int) -> str:

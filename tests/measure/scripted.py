@@ -14,12 +14,13 @@ import psutil
 import pytest
 from onnx import TensorProto, helper
 
+from unlag.errors import ContenderError, UnlagError
 from unlag.measure import bench as bench_module
 from unlag.measure import contest as contest_module
 from unlag.measure import exchange
 from unlag.measure.contest import Contest
 from unlag.measure.schedule import Protocol
-from unlag.measure.worker import Worker
+from unlag.measure.worker import Worker, _guarded
 from unlag.model.variant import Variant
 from unlag.model.workload import Feed
 from unlag.runtimes.fake import Fault, Script
@@ -63,7 +64,9 @@ class InProcess:
         awake = [other.name for other in InProcess.alive if not other.frozen and other is not self]
         assert not awake, f"{awake} were left awake in the turn of {self.name}"
         self.asked.append(request)
-        answer = self._worker.answer(request)
+        answer = _guarded(self._worker.answer, request)
+        if isinstance(answer, exchange.Failed):
+            raise (ContenderError if answer.usage else UnlagError)(f"{self.name}: {answer.message}")
         assert isinstance(answer, reply)
         return answer
 

@@ -18,13 +18,13 @@ from unlag.runtimes.contract import Operator, Profile
 SIGNATURE = Signature((TensorInfo("x", "float32", ("batch", 3, None)),), (TensorInfo("y", "int64", None),))
 OPERATOR = Operator("n", "MatMul", "gemm", "float32", 0.5, "cpu", ((1, 2), (2, 3)), ((1, 3),))
 REQUESTS = (
-    exchange.Open(Variant("fake", "a,b ü.json", {"threads": "2"}), 2, (0, 3), "/tmp/feed"),
+    exchange.Open(Variant("fake", "a,b ü.json", {"threads": "2"}), 2, (0, 3), "folder/feed"),
     exchange.WarmUp(3.5),
     exchange.TakeTurn(5, 200.0),
-    exchange.Prepare("/tmp/feeds"),
-    exchange.Evaluate(0, 10, "mean_pool", "/tmp/out"),
-    exchange.Answer("/tmp/feeds", "/tmp/out"),
-    exchange.MakeProfile(8, "/tmp"),
+    exchange.Prepare("folder/feeds"),
+    exchange.Evaluate(0, 10, "mean_pool", "folder/out"),
+    exchange.Answer("folder/feeds", "folder/out"),
+    exchange.MakeProfile(8, "folder"),
 )
 REPLIES = (
     exchange.Opened(SIGNATURE, 1.5, 2.5, pinned=True),

@@ -88,7 +88,7 @@ def test_a_script_that_cannot_be_read(tmp_path):
     contenders = {"broken": fake(tmp_path, "other")}
     Path(contenders["broken"].path).write_text("no json")
     with (
-        pytest.raises(ContenderError, match="broken: .*is not a script for the fake runtime"),
+        pytest.raises(ContenderError, match=r"broken: .*is not a script for the fake runtime"),
         contest_of(contenders) as c,
     ):
         c.measure()
@@ -139,12 +139,12 @@ def test_the_last_words_of_a_crash_are_kept(tmp_path):
     worker = WorkerProcess("talker")
     stdin = worker._process.stdin
     assert stdin is not None
-    with pytest.raises(ContenderError, match=r"talker crashed while it was measured: exit code 1, last words: \S+"):
-        try:
-            stdin.write(b"{}\n")
+    stdin.write(b"{}\n")
+    try:
+        with pytest.raises(ContenderError, match=r"talker crashed while it was measured: exit code 1, last words: \S+"):
             worker.ask(exchange.WarmUp(0.0), exchange.WarmedUp, 30.0)
-        finally:
-            worker.end()
+    finally:
+        worker.end()
 
 
 def test_an_answer_of_another_kind_is_our_fault(tmp_path):
@@ -157,6 +157,19 @@ def test_an_answer_of_another_kind_is_our_fault(tmp_path):
         worker.ask(exchange.Open(fake(tmp_path), 1, (0,), str(tmp_path / "feed")), exchange.Opened, 30.0)
         with pytest.raises(UnlagError, match="odd answered WarmedUp where Done was due"):
             worker.ask(exchange.WarmUp(0.0), exchange.Done, 30.0)
+    finally:
+        worker.end()
+
+
+def test_a_worker_that_hangs_is_ended_at_once(tmp_path):
+    exchange.write_feeds(tmp_path / "feed", [FEED])
+    worker = WorkerProcess("sleeper")
+    try:
+        worker.ask(exchange.Open(fake(tmp_path), 1, (0,), str(tmp_path / "feed")), exchange.Opened, 30.0)
+        worker.freeze()
+        with pytest.raises(ContenderError, match="sleeper hangs"):
+            worker.ask(exchange.WarmUp(0.0), exchange.WarmedUp, 0.3)
+        assert is_gone(worker.pid)
     finally:
         worker.end()
 

@@ -279,7 +279,7 @@ def test_nan_on_labelled_data_is_an_error_that_names_the_model(tmp_path):
     ],
 )
 def test_whatever_is_raised_becomes_one_line(error, message, usage):
-    def answer(request: exchange.Request) -> exchange.Reply:
+    def answer(_: exchange.Request) -> exchange.Reply:
         raise error
 
     assert worker._guarded(answer, exchange.WarmUp(1.0)) == exchange.Failed(message, usage=usage)

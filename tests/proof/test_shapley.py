@@ -86,6 +86,16 @@ def test_gains_that_add_up_are_split_exactly_however_many(game):
         assert value(player, players, measured) == pytest.approx(worth[player], abs=1e-9)
 
 
+@given(st.integers(4, 6), WINS, WINS)
+def test_gains_that_change_evenly_with_the_others_are_split_exactly(count, slope, bend):
+    """With marginal gains on a line, the unmeasured sizes are no guess, and the shares add up."""
+    players = frozenset("abcdef"[:count])
+    wins = {group: slope * len(group) + bend * len(group) ** 2 for group in coalitions(players)}
+    measured = {group: wins[group] for group in needed_coalitions(players)}
+    for player in players:
+        assert value(player, players, measured) == pytest.approx(wins[players] / count, abs=1e-6)
+
+
 def test_two_players_get_the_mean_of_first_in_and_last_out():
     """The article's knot: 44.8 and 43.0 ms alone, 44.9 together (design, section 7)."""
     players = frozenset({"int8", "fp16"})

@@ -119,11 +119,12 @@ def read_memory(sources: Sources) -> dict[str, int | Missing]:
     """Bytes of ``MemTotal``, ``MemAvailable``, ``SwapTotal`` and ``SwapFree``."""
     path = sources.proc / "meminfo"
     text = read_text(path)
-    fields = {} if isinstance(text, Missing) else parse_fields(text)
-    absent = text if isinstance(text, Missing) else None
+    keys = ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree")
+    if isinstance(text, Missing):
+        return dict.fromkeys(keys, text)
+    fields = parse_fields(text)
     return {
-        key: int(fields[key].split()[0]) * 1024 if key in fields else absent or Missing(f"{path} has no {key}")
-        for key in ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree")
+        key: int(fields[key].split()[0]) * 1024 if key in fields else Missing(f"{path} has no {key}") for key in keys
     }
 
 

@@ -35,12 +35,16 @@ def check_remedies(
     rejected: dict[str, str] = {}
     alone: dict[str, Variant] = {}
     bench.progress("building repaired copies", 0.0)
-    everything = shelf.take(frozenset(s.id for s in suspects))
     for suspect in suspects:
-        copy = shelf.take(frozenset({suspect.id}))
-        if copy.effective:
-            alone[suspect.id] = copy.variant
-        elif suspect.id not in everything.effective:
+        try:
+            copy = shelf.take(frozenset({suspect.id}))
+        except Exception as error:  # noqa: BLE001 - one remedy's fault must not take the others' proofs away
+            rejected[suspect.id] = f"its remedy ({suspect.remedy.title}) raised {type(error).__name__}: {error}"
+        else:
+            alone |= {suspect.id: copy.variant} if copy.effective else {}
+    everything = shelf.take(frozenset(s.id for s in suspects if s.id not in rejected)).effective
+    for suspect in suspects:
+        if suspect.id not in {*alone, *everything, *rejected}:
             rejected[suspect.id] = f"its remedy ({suspect.remedy.title}) found nothing to change"
     with bench.contest({STANDARD: bench.case.standard, VARIANT: bench.case.variant, **alone}) as contest:
         judge = _Judge(contest, bench.workload.agreement or (bench.workload.feed,))

@@ -78,7 +78,7 @@ def prove(bench: Bench, compared: Compared, suspects: Sequence[Suspect]) -> Proo
         court.first_and_last(bench.within(0.2, 0.7))
         court.score(bench.within(0.7, 0.8))
         knot = _knot(court.times, kept, compared.comparison)
-        if len(knot) > 2:
+        if knot:
             court.measure(shapley.needed_coalitions(knot), bench.within(0.8, 1.0))
         standard = compared.scores.get(STANDARD)
         return Proofs(tuple(kept), tuple(rejections), court.times, court.scores, standard, knot)

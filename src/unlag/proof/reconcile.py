@@ -45,6 +45,8 @@ def _report(cause: Cause, finding: Finding, proofs: Proofs, comparison: Comparis
         return _unproven(cause, finding, proofs)
     speed = _speed(suspect, proofs)
     points = _accuracy(suspect, proofs)
+    if speed is None and points is None:
+        return _unproven(cause, finding, proofs)
     floor = noise_ms(comparison)
     gap = comparison.variant.latency_ms.median - comparison.standard.latency_ms.median
     costs_time = speed is not None and speed[0].low > 0 and speed[0].estimate > floor
@@ -84,10 +86,11 @@ def _unproven(cause: Cause, finding: Finding, proofs: Proofs) -> CauseReport:
 def _below_noise(finding: Finding, speed: tuple[Interval, ...] | None, points: Interval | None, floor_ms: float) -> str:
     measured = []
     if speed is not None:
-        measured.append(f"its cost of {speed[0].estimate:.2f} ms is not above the noise of {floor_ms:.2f} ms")
+        cost_ms = round(speed[0].estimate, 2) + 0.0  # no minus before a zero
+        measured.append(f"its cost of {cost_ms:.2f} ms is not above the noise of {floor_ms:.2f} ms")
     if points is not None:
         measured.append(f"{points.estimate:+.2f} points ({points.low:+.2f} to {points.high:+.2f}) show no loss")
-    return f"{finding.reason}, but {' and '.join(measured) or 'nothing was measured'}"
+    return f"{finding.reason}, but {' and '.join(measured)}"
 
 
 def _note(suspect: Suspect) -> RemedyNote:

@@ -108,7 +108,7 @@ def _accuracy(accuracy: Accuracy | None, change: Interval | None = None) -> str:
 
 def _choices(fix: Fix) -> list[Section]:
     """Every remedy that was tried, in the order of the stages."""
-    columns = (Column(""), Column(""), Column("", wordy=True), Column("", wordy=True))
+    columns = (Column(""), Column(""), Column(""), Column("", wordy=True))
     rows = []
     for stage in fix.stages:
         tried = [("kept", kept.remedy, kept.reason) for kept in stage.kept]

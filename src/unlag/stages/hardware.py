@@ -24,4 +24,4 @@ def fit_hardware(workshop: Workshop, current: Plan, budget: float) -> tuple[Plan
     candidates = {name: current.with_options(options) for name, options in CPU_SETTINGS.items()}
     if workshop.bench.threads == 1:
         del candidates["threads=1"]
-    return keep_winners(workshop, "hardware", current, candidates, budget)
+    return keep_winners(workshop, "hardware", current, candidates, budget, only_if_quiet=True)

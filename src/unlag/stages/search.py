@@ -65,6 +65,8 @@ class Round:
     current_loss: float | None
     """Points that the current plan lies below the standard."""
     current_cosine: float
+    quiet: bool = True
+    """Whether nothing else ran on the cores while it was timed."""
 
 
 class Workshop:
@@ -137,7 +139,7 @@ class Workshop:
                 for name in judge.cosines
                 if name != CURRENT
             }
-        return Round(trials, tuple(failed), self._loss(scores.get(CURRENT)), judge.cosines[CURRENT])
+        return Round(trials, tuple(failed), self._loss(scores.get(CURRENT)), judge.cosines[CURRENT], result.quiet)
 
     def _scores(self, contest: Contest, judge: _Judge, variants: Mapping[str, Variant]) -> dict[str, Scored]:
         if self.bench.workload.evaluation is None or self._standard is None:

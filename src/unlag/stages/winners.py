@@ -17,23 +17,36 @@ UNLABELED_LOSS = 0.01
 
 
 def keep_winners(
-    workshop: Workshop, what: str, current: Plan, candidates: Mapping[str, Plan], budget: float
+    workshop: Workshop,
+    what: str,
+    current: Plan,
+    candidates: Mapping[str, Plan],
+    budget: float,
+    *,
+    only_if_quiet: bool = False,
 ) -> tuple[Plan, Decision]:
-    """Try each candidate on the current plan; put together those that are measured to help, if together they do."""
+    """Try each candidate on the current plan; put together those that are measured to help, if together they do.
+
+    ``only_if_quiet`` keeps none where something else ran on the cores: one thread looks like a gain beside a busy core.
+    """
     if not candidates:
         return current, Decision((), ())
     tried = workshop.within(0.0, 0.6).search(what, current, candidates)
+    if only_if_quiet and not tried.quiet:
+        why = "other processes ran on the cores while it was timed, so settings can't be judged"
+        return current, Decision((), (*tried.failed, *(Rejected(name, why) for name in tried.trials)))
     winners = {name: trial for name, trial in tried.trials.items() if helps(trial, tried, budget)}
     rejected = list(tried.failed)
     rejected += [why_not(name, trial, tried, budget) for name, trial in tried.trials.items() if name not in winners]
     if len(winners) < 2:
         plan = next((trial.plan for trial in winners.values()), current)
         return plan, Decision(_kept(winners), tuple(rejected))
-    return _together(workshop, what, current, winners, rejected)
+    plan, decision = _together(workshop, what, current, winners, budget)
+    return plan, Decision(decision.kept, (*rejected, *decision.rejected))
 
 
 def _together(
-    workshop: Workshop, what: str, current: Plan, winners: Mapping[str, Trial], rejected: list[Rejected]
+    workshop: Workshop, what: str, current: Plan, winners: Mapping[str, Trial], budget: float
 ) -> tuple[Plan, Decision]:
     """All winners at once beside the fastest single one that is as accurate."""
     merged = current
@@ -44,14 +57,16 @@ def _together(
         f"{what}, together", current, {TOGETHER: merged, single: winners[single].plan}
     )
     together = tried.trials.get(TOGETHER)
-    if together is None or (single in tried.trials and _beats(tried.trials[single], together)):
-        rejected += [
+    alone = tried.trials.get(single)
+    beaten = together is not None and alone is not None and _beats(alone, together)
+    if together is None or beaten or not acceptable(together, tried, budget):
+        rejected = tuple(
             Rejected(name, f"alone {in_words(trial)}, but {single} alone is better than all together")
             for name, trial in winners.items()
             if name != single
-        ]
-        return winners[single].plan, Decision(_kept({single: winners[single]}), tuple(rejected))
-    return merged, Decision(_kept(winners), tuple(rejected))
+        )
+        return winners[single].plan, Decision(_kept({single: winners[single]}), rejected)
+    return merged, Decision(_kept(winners), ())
 
 
 def _beats(single: Trial, together: Trial) -> bool:
