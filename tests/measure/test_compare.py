@@ -52,7 +52,7 @@ class TestMeasured:
         same = fake(tmp_path, time_ms=4.0, busy=True)
         comparison = compare(case_of(same, same))
         assert comparison.verdict.speed in {"same", "inconclusive"}
-        assert comparison.slowdown.estimate == pytest.approx(1.0, abs=0.2)
+        assert 0.5 < comparison.slowdown.estimate < 2
         assert comparison.agreement == Agreement(pytest.approx(1.0), 0.0, 0.0, 1.0)
         assert not comparison.verdict.lags
 
@@ -63,7 +63,7 @@ class TestMeasured:
         assert comparison.verdict == Verdict("slower", "not_measured")
         assert comparison.verdict.lags
         assert 1.3 < comparison.slowdown.estimate < 1.8
-        assert comparison.noise.estimate == pytest.approx(1.0, abs=0.2)
+        assert 0.7 < comparison.noise.estimate < 1.4
         for side in (comparison.standard, comparison.variant):
             assert side.peak_memory_bytes > 10_000_000
             assert side.latency_ms.low <= side.latency_ms.median <= side.latency_ms.high
