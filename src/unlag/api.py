@@ -89,7 +89,7 @@ def make_case(standard: str | Path | Variant, variant: str | Path | Variant, **o
         shapes=_shapes(options.get("shapes", "1x128")),
         dims={name: _at_least(1, size, f"dim {name}") for name, size in options.get("dims", {}).items()},
         rounds=rounds,
-        max_rounds=3 * rounds if asked is None else asked,
+        max_rounds=5 * rounds if asked is None else asked,
         threads=None if threads is None else _at_least(1, threads, "threads"),
         seed=_at_least(0, options.get("seed", 0), "seed"),
         accuracy_budget=_finite(options.get("accuracy_budget", 0.5), "accuracy_budget"),

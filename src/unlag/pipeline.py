@@ -154,7 +154,7 @@ def _staging(output: Path) -> Iterator[Path]:
             shutil.rmtree(output)
         folder.replace(output)
     except OSError as error:
-        raise UsageError(f"{output} can't be written: {error.strerror or error}") from error
+        raise UsageError(f"{error.filename or output} can't be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

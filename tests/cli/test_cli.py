@@ -140,7 +140,7 @@ def test_options_become_the_case(pipeline):
     assert case.workload == "stsb"
     assert case.shapes == (Shape(1, 32), Shape(8, 128))
     assert case.dims == {"past": 16, "a=b": 2}
-    assert (case.rounds, case.max_rounds, case.threads, case.seed) == (7, 21, 1, 3)
+    assert (case.rounds, case.max_rounds, case.threads, case.seed) == (7, 35, 1, 3)
     assert (case.patience_s, case.accuracy_budget) == (9.0, 1.5)
 
 

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unlag.measure import statistics
 from unlag.measure.statistics import (
     SMALLEST_ACCURACY_EFFECT,
     SMALLEST_EFFECT,
     Interval,
     accuracy_verdict,
     band_of,
+    center_interval,
     mean_interval,
     paired_bootstrap,
     ratio_interval,
@@ -252,3 +254,26 @@ def test_pairs_are_resampled_together():
 )
 def test_accuracy_is_worse_or_better_only_with_the_whole_interval(low, high, verdict):
     assert accuracy_verdict(Interval((low + high) / 2, low, high)) == verdict
+
+
+class TestCenterInterval:
+    def test_up_to_five_values_it_is_students(self):
+        values = [1.0, 2.0, 4.0, 8.0, 9.0]
+        assert center_interval(values) == mean_interval(values)
+
+    @pytest.mark.parametrize(("count", "critical"), [(6, 0), (7, 2), (8, 3), (10, 8), (15, 25), (20, 52), (25, 89)])
+    def test_ranks_are_those_of_the_published_tables(self, count, critical):
+        """Wilcoxon's critical values for two sides and 5 %, as in any table of the signed-rank test."""
+        assert statistics._signed_rank_quantile(count) == critical
+
+    def test_one_slow_round_of_fifteen_hardly_moves_it(self):
+        quiet = [1.00, 1.01, 0.99, 1.02, 0.98, 1.00, 1.01, 0.99, 1.00, 1.01, 0.98, 1.00, 1.02, 0.99]
+        clean, disturbed = center_interval([*quiet, 1.0]), center_interval([*quiet, 3.0])
+        assert abs(disturbed.estimate - clean.estimate) < 0.01
+        assert disturbed.high - disturbed.low < 0.05
+        assert mean_interval([*quiet, 3.0]).high > 1.4
+
+    def test_it_holds_the_center_as_often_as_it_says(self):
+        rng = np.random.default_rng(5)
+        held = [i.low <= 0 <= i.high for i in (center_interval(rng.normal(0, 1, 9)) for _ in range(1000))]
+        assert 0.93 <= np.mean(held) <= 0.99

@@ -46,6 +46,7 @@ class StubWorkshop:
     failed: tuple[Rejected, ...] = ()
     current_loss: float | None = 0.0
     current_cosine: float = 1.0
+    best_cosine: float = 1.0
     quiet: bool = True
     searches: list[tuple[str, Plan, dict[str, Plan]]] = field(default_factory=list)
     bench: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(threads=2))
@@ -61,4 +62,4 @@ class StubWorkshop:
             for name, plan in candidates.items()
             if (t := self.trials.get(name)) is not None
         }
-        return Round(found, self.failed, self.current_loss, self.current_cosine, self.quiet)
+        return Round(found, self.failed, self.current_loss, self.current_cosine, self.best_cosine, self.quiet)

@@ -160,12 +160,12 @@ def test_a_plan_names_a_remedy_once():
 
 @pytest.mark.parametrize("loss", [0.0, 0.3, 0.5, 0.50001, 3.0])
 def test_the_budget_is_below_the_standard(loss):
-    assert acceptable(trial(0.5, loss=loss), Round({}, (), 0.0, 1.0), BUDGET) == (loss <= BUDGET)
+    assert acceptable(trial(0.5, loss=loss), Round({}, (), 0.0, 1.0, 1.0), BUDGET) == (loss <= BUDGET)
 
 
 @given(st.floats(0.3, 2.0), st.floats(-1, 6), st.floats(0, 5))
 def test_what_helps_is_faster_or_more_accurate_and_never_unacceptable(ratio, loss, current_loss):
-    tried = Round({}, (), current_loss, 1.0)
+    tried = Round({}, (), current_loss, 1.0, 1.0)
     candidate = trial(ratio, loss=loss, change=current_loss - loss)
     if helps(candidate, tried, BUDGET):
         assert loss <= max(BUDGET, current_loss)

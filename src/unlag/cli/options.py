@@ -24,7 +24,7 @@ Shapes = Annotated[str, typer.Option(metavar="BxS[,BxS...]", help="Batch x seque
 Dim = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Fix another dynamic dimension; repeatable.")]
 Rounds = Annotated[int, typer.Option(metavar="N", help="Rounds in which every contender is timed once.")]
 MaxRounds = Annotated[
-    int | None, typer.Option(metavar="N", help="Stop here even undecided. [default: three times --rounds]")
+    int | None, typer.Option(metavar="N", help="Stop here even undecided. [default: five times --rounds]")
 ]
 Threads = Annotated[
     int | None, typer.Option(metavar="N", help="Threads inside an operator. [default: one for each usable core]")

@@ -287,12 +287,13 @@ def die_with_parent() -> None:
 
 def serve(answer: Callable[[exchange.Request], exchange.Reply]) -> None:
     """Read requests until the parent closes the pipe."""
-    out = os.fdopen(os.dup(1), "wb", buffering=0)
+    out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     encoder = msgspec.json.Encoder()
     decoder: msgspec.json.Decoder[exchange.Request] = msgspec.json.Decoder(exchange.Request)
     for line in sys.stdin.buffer:
         out.write(encoder.encode(_guarded(answer, decoder.decode(line))) + b"\n")
+        out.flush()
 
 
 def _guarded(answer: Callable[[exchange.Request], exchange.Reply], request: exchange.Request) -> exchange.Reply:

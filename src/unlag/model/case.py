@@ -21,7 +21,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     shapes: tuple[Shape, ...] = (Shape(1, 128),)
     dims: dict[str, int] = {}
     rounds: int = 5
-    max_rounds: int = 15
+    max_rounds: int = 25
     threads: int | None = None
     """Threads inside an operator; nothing means one for each usable core."""
     seed: int = 0

@@ -17,7 +17,7 @@ from unlag.model.workload import Dimension, Signature, TensorInfo
 SMALL = 64
 """Constants of up to this many elements keep their values in the facts: shapes, axes, scales, epsilons."""
 
-Attribute = int | float | str | list[int] | list[float] | list[str]
+Attribute = int | float | str | list[int | float | str]
 
 
 class Node(msgspec.Struct, frozen=True):

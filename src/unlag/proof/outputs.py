@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from unlag.causes.contract import Remedy
 from unlag.errors import UnlagError
 from unlag.measure.accuracy import agreement
 from unlag.measure.bench import Bench
 from unlag.measure.compare import STANDARD, VARIANT
 from unlag.measure.contest import Contest
-from unlag.model.variant import Variant
 from unlag.model.workload import Feed
-from unlag.proof.copies import CopyShelf, Suspect
+from unlag.proof.copies import Copy, CopyShelf, Suspect
+from unlag.proof.times import Removed
 
 EXACT_COSINE, EXACT_ERROR = 0.9995, 0.05
 """An EXACT remedy may move outputs by rounding (FP16 rounding is 1e-3 a step, and networks are deep), no further."""
 CLOSE_LOSS = 0.01
 """A CLOSE remedy may take this much cosine to the standard's outputs, at most."""
+
+
+ALL = "without all causes"
 
 
 @dataclass(frozen=True)
@@ -31,55 +35,74 @@ class Rejection:
 def check_remedies(
     bench: Bench, shelf: CopyShelf, suspects: Sequence[Suspect]
 ) -> tuple[list[Suspect], list[Rejection]]:
-    """Sort out remedies that change nothing, fail, or change the outputs as they must not."""
+    """Sort out remedies that change nothing, fail, or change the outputs as they must not.
+
+    A remedy that works alone is judged alone; one that only works after others, by leaving it out of all of them.
+    """
     rejected: dict[str, str] = {}
-    alone: dict[str, Variant] = {}
     bench.progress("building repaired copies", 0.0)
+    alone = {s.id: copy for s in suspects if (copy := _build(shelf, frozenset({s.id}), s, rejected)) is not None}
+    working = frozenset(s.id for s in suspects if s.id not in rejected)
+    everything = shelf.take(working)
+    contenders = {STANDARD: bench.case.standard, VARIANT: bench.case.variant, ALL: everything.variant}
+    pairs: dict[str, tuple[str, str]] = {}
     for suspect in suspects:
-        try:
-            copy = shelf.take(frozenset({suspect.id}))
-        except Exception as error:  # noqa: BLE001 - one remedy's fault must not take the others' proofs away
-            rejected[suspect.id] = f"its remedy ({suspect.remedy.title}) raised {type(error).__name__}: {error}"
+        if suspect.id in rejected:
+            continue
+        if alone[suspect.id].effective:
+            contenders[suspect.id], pairs[suspect.id] = alone[suspect.id].variant, (VARIANT, suspect.id)
+        elif suspect.id in everything.effective:
+            rest = shelf.take(working - {suspect.id})
+            contenders[suspect.id], pairs[suspect.id] = rest.variant, (suspect.id, ALL)
         else:
-            alone |= {suspect.id: copy.variant} if copy.effective else {}
-    everything = shelf.take(frozenset(s.id for s in suspects if s.id not in rejected)).effective
-    for suspect in suspects:
-        if suspect.id not in {*alone, *everything, *rejected}:
             rejected[suspect.id] = f"its remedy ({suspect.remedy.title}) found nothing to change"
-    with bench.contest({STANDARD: bench.case.standard, VARIANT: bench.case.variant, **alone}) as contest:
+    with bench.contest(contenders) as contest:
         judge = _Judge(contest, bench.workload.agreement or (bench.workload.feed,))
-        for position, suspect in enumerate(suspects):
-            bench.progress("checking what the remedies do to the outputs", position / len(suspects))
-            reason = judge.fault(suspect) if suspect.id in alone else None
+        for position, suspect in enumerate(s for s in suspects if s.id in pairs):
+            bench.progress("checking what the remedies do to the outputs", position / len(pairs))
+            reason = judge.fault(suspect.remedy, *pairs[suspect.id])
             if reason is not None:
                 rejected[suspect.id] = reason
     kept = [suspect for suspect in suspects if suspect.id not in rejected]
     return kept, [Rejection(cause, reason) for cause, reason in rejected.items()]
 
 
+def _build(shelf: CopyShelf, removed: Removed, suspect: Suspect, rejected: dict[str, str]) -> Copy | None:
+    """The copy, or nothing and a rejection: one remedy's fault must not take the others' proofs away."""
+    try:
+        return shelf.take(removed)
+    except Exception as error:  # noqa: BLE001 - a remedy may raise anything
+        rejected[suspect.id] = f"its remedy ({suspect.remedy.title}) raised {type(error).__name__}: {error}"
+        return None
+
+
 class _Judge:
-    """Compares each copy's outputs with the variant's and the standard's."""
+    """Compares outputs with and without a remedy, and with the standard's; each contender runs once."""
 
     def __init__(self, contest: Contest, feeds: Sequence[Feed]) -> None:
         self._contest = contest
         self._feeds = feeds
-        self._standard = contest.answers(STANDARD, feeds)
-        self._variant = contest.answers(VARIANT, feeds)
-        self._before = agreement(self._standard, self._variant).cosine
+        self._answers: dict[str, list[Feed]] = {}
 
-    def fault(self, suspect: Suspect) -> str | None:
-        """What is wrong with the remedy, or nothing."""
+    def fault(self, remedy: Remedy, without: str, applied: str) -> str | None:
+        """What is wrong with the remedy, from the contenders without and with it; or nothing."""
         try:
-            answers = self._contest.answers(suspect.id, self._feeds)
-            kept = agreement(self._variant, answers)
-            after = agreement(self._standard, answers).cosine
+            standard, old, new = (self._answer(name) for name in (STANDARD, without, applied))
+            change = agreement(old, new)
+            before, after = agreement(standard, old).cosine, agreement(standard, new).cosine
         except UnlagError as error:
             return f"its repaired copy does not run: {error.message}"
-        finally:
-            self._contest.retire(suspect.id)
-        if suspect.remedy.safety == "EXACT" and (kept.cosine < EXACT_COSINE or kept.relative_error > EXACT_ERROR):
-            return f"its remedy changed the outputs (relative error {kept.relative_error:.2g}), which it must not"
-        if suspect.remedy.safety == "CLOSE" and after < self._before - CLOSE_LOSS:
-            cosines = f"cosine {self._before:.3f} before, {after:.3f} after"
+        if remedy.safety == "EXACT" and (change.cosine < EXACT_COSINE or change.relative_error > EXACT_ERROR):
+            return f"its remedy changed the outputs (relative error {change.relative_error:.2g}), which it must not"
+        if remedy.safety == "CLOSE" and after < before - CLOSE_LOSS:
+            cosines = f"cosine {before:.3f} before, {after:.3f} after"
             return f"its remedy takes the outputs away from the standard's ({cosines})"
         return None
+
+    def _answer(self, name: str) -> list[Feed]:
+        if name not in self._answers:
+            try:
+                self._answers[name] = self._contest.answers(name, self._feeds)
+            finally:
+                self._contest.retire(name)
+        return self._answers[name]

@@ -15,10 +15,10 @@ from unlag.measure.bench import Bench, inspect
 from unlag.measure.compare import CONTROL, STANDARD, VARIANT, Compared, check_outputs, comparison_of, evaluate, speed_of
 from unlag.measure.contest import ContestResult
 from unlag.measure.monitor import Monitor
-from unlag.measure.statistics import Interval
+from unlag.measure.statistics import SMALLEST_EFFECT, Interval
 from unlag.model.variant import Variant
 from unlag.proof.explanation import Explanation
-from unlag.stages.fixed import Decision, Fix, StageName, StageResult
+from unlag.stages.fixed import Decision, Fix, Rejected, StageName, StageResult
 from unlag.stages.graph import restructure_graph
 from unlag.stages.hardware import fit_hardware
 from unlag.stages.plan import Plan
@@ -49,21 +49,41 @@ def fix_variant(bench: Bench, compared: Compared, explanation: Explanation, fold
     variants = {name: workshop.make(plan) for name, plan in plans.items()}
     final = _final_contest(bench.within(0.8, 1.0), variants)
     notes: tuple[str, ...] = ()
-    if final.compared.comparison.verdict.speed == "slower":
-        notes = (_no_gain(final.compared),)
-        plans["hardware"] = Plan(from_standard=True)
-        variants["hardware"] = workshop.make(plans["hardware"])
-        final = _final_contest(bench, variants)
+    fallback = _fallback(final, budget)
+    if fallback is not None:
+        plan, note = fallback
+        notes = (note,)
+        decisions["hardware"] = _taken_back(decisions["hardware"], note)
+        variants["hardware"] = workshop.make(plan)
+        final = _final_contest(bench.within(0.9, 1.0), variants)
     record = _record(explanation, final, variants, decisions, output)
     return Fixed(msgspec.structs.replace(record, notes=notes), variants["hardware"])
 
 
-def _no_gain(compared: Compared) -> str:
-    slowdown = compared.comparison.slowdown.estimate
-    return (
-        f"nothing that was tried beats the standard on this machine (best: {slowdown:.2f}× its time), "
-        "so the standard's own precision goes out"
-    )
+def _fallback(final: _Final, budget: float) -> tuple[Plan, str] | None:
+    """What goes out instead, and why, where the stages ended behind the variant or the standard."""
+    scores, baseline = final.compared.scores, final.contenders["baseline"]
+    if baseline != VARIANT:
+        against, to_standard = final.result.ratio(VARIANT, baseline), final.result.ratio(baseline, STANDARD)
+        accurate = not scores or scores[STANDARD].value - scores[baseline].value <= budget
+        if accurate and against.low > 1 + SMALLEST_EFFECT and to_standard.low < 1 + SMALLEST_EFFECT:
+            return Plan(), (
+                f"the stages together ended slower than the variant as it came ({against.estimate:.2f}× its time), "
+                "so the variant goes out unchanged"
+            )
+    comparison = final.compared.comparison
+    if comparison.verdict.speed == "slower":
+        return Plan(from_standard=True), (
+            "nothing that was tried beats the standard on this machine "
+            f"(best: {comparison.slowdown.estimate:.2f}× its time), so the standard itself goes out"
+        )
+    return None
+
+
+def _taken_back(decision: Decision, note: str) -> Decision:
+    """The last stage's decision once its plan was given up."""
+    given_up = tuple(Rejected(kept.remedy, f"given up: {note}") for kept in decision.kept)
+    return Decision((), (*decision.rejected, *given_up))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,12 @@ def tune_quantization(workshop: Workshop, current: Plan, budget: float) -> tuple
     }
     tried = workshop.search("quantization", current, candidates)
     eligible = {name: trial for name, trial in tried.trials.items() if _affordable(trial, tried, budget)}
-    helping = {name: trial for name, trial in eligible.items() if trial.faster or trial.more_accurate}
+    needed = tried.current_loss is not None and tried.current_loss > budget
+    helping = {
+        name: trial
+        for name, trial in eligible.items()
+        if trial.faster or (trial.more_accurate and (needed or not trial.slower))
+    }
     best = best_of(helping) if helping else None
     rejected = [*tried.failed]
     for name, trial in tried.trials.items():
@@ -41,7 +46,7 @@ def tune_quantization(workshop: Workshop, current: Plan, budget: float) -> tuple
 def _affordable(trial: Trial, tried: Round, budget: float) -> bool:
     plain = tried.trials.get(FLOAT)
     if trial.loss is None:
-        reference = plain.cosine if plain is not None else tried.current_cosine
+        reference = max(tried.best_cosine, plain.cosine if plain is not None else 0.0)
         return trial.cosine >= reference - UNLABELED_LOSS
     plain_loss = plain.loss if plain is not None else None
     losses = [loss for loss in (plain_loss, tried.current_loss) if loss is not None]

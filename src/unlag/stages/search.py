@@ -51,6 +51,11 @@ class Trial:
         return self.ratio.high < 1 - SMALLEST_EFFECT
 
     @property
+    def slower(self) -> bool:
+        """Whether the whole interval says so."""
+        return self.ratio.low > 1 + SMALLEST_EFFECT
+
+    @property
     def more_accurate(self) -> bool:
         """Whether the whole interval says so."""
         return self.change is not None and self.change.low > SMALLEST_ACCURACY_EFFECT
@@ -65,6 +70,8 @@ class Round:
     current_loss: float | None
     """Points that the current plan lies below the standard."""
     current_cosine: float
+    best_cosine: float
+    """The highest cosine to the standard's outputs that any current plan has had so far."""
     quiet: bool = True
     """Whether nothing else ran on the cores while it was timed."""
 
@@ -78,6 +85,7 @@ class Workshop:
         self._folder = folder
         self._built: dict[bytes, Variant] = {}
         self._known: dict[str, Scored] = {}
+        self._cosines: list[float] = []
 
     def make(self, plan: Plan) -> Variant:
         """The plan's model; built once."""
@@ -139,7 +147,15 @@ class Workshop:
                 for name in judge.cosines
                 if name != CURRENT
             }
-        return Round(trials, tuple(failed), self._loss(scores.get(CURRENT)), judge.cosines[CURRENT], result.quiet)
+        self._cosines.append(judge.cosines[CURRENT])
+        return Round(
+            trials=trials,
+            failed=tuple(failed),
+            current_loss=self._loss(scores.get(CURRENT)),
+            current_cosine=judge.cosines[CURRENT],
+            best_cosine=max(self._cosines),
+            quiet=result.quiet,
+        )
 
     def _scores(self, contest: Contest, judge: _Judge, variants: Mapping[str, Variant]) -> dict[str, Scored]:
         if self.bench.workload.evaluation is None or self._standard is None:
