@@ -124,3 +124,11 @@ def test_a_players_gains_are_weighed_to_one(count):
         assert own == pytest.approx(1.0)
         others = sum(weight for coalition, weight in weights(player, players).items() if player not in coalition)
         assert -1.0 <= others <= 0.0
+
+
+@given(st.integers(4, 6), st.randoms(use_true_random=False))
+def test_shares_add_up_to_the_whole_for_any_number_of_players(count, random):
+    players = frozenset("abcdef"[:count])
+    wins = {coalition: random.uniform(-5, 30) for coalition in needed_coalitions(players)}
+    total = sum(value(player, players, wins) for player in players)
+    assert total == pytest.approx(wins[players])

@@ -32,7 +32,9 @@ COPY_GROWTH = 1.25
 """A repaired copy may hold its weights widened: expect so many times the larger contender's peak."""
 
 KNOT_SHARE = 0.15
-"""First-in and last-out that differ by more than 15 % of the larger one make a knot."""
+"""First-in and last-out that differ by more than 15 % of the larger one make a knot ..."""
+KNOT_GAP_SHARE = 0.05
+"""... unless that is less than 5 % of the variant's gap: measuring it in pairs would cost more than it tells."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,8 @@ def copies_at_once(comparison: Comparison) -> int:
 def _knot(measured: Times, suspects: Sequence[Suspect], comparison: Comparison) -> frozenset[str]:
     """Causes that win clearly more or less alone than last."""
     everything = frozenset(s.id for s in suspects)
-    floor_ms = noise_ms(comparison)
+    gap_ms = abs(comparison.variant.latency_ms.median - comparison.standard.latency_ms.median)
+    least_ms = max(2 * noise_ms(comparison), KNOT_GAP_SHARE * gap_ms)
     knotted = set()
     for cause in (s.id for s in suspects if "speed" in s.cause.affects):
         first = measured.won_ms({frozenset({cause}): 1.0})
@@ -182,7 +185,7 @@ def _knot(measured: Times, suspects: Sequence[Suspect], comparison: Comparison) 
         differs = first.minus(last)
         largest = max(abs(first.estimate), abs(last.estimate))
         clear = not differs.low <= 0 <= differs.high
-        if clear and abs(differs.estimate) > max(2 * floor_ms, KNOT_SHARE * largest):
+        if clear and abs(differs.estimate) > max(least_ms, KNOT_SHARE * largest):
             knotted.add(cause)
     return frozenset(knotted) if len(knotted) > 1 else frozenset()
 

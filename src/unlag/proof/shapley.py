@@ -13,6 +13,9 @@ from itertools import combinations
 
 Coalition = frozenset[str]
 
+EXACT_PLAYERS = 3
+"""Up to so many players every subset is measured."""
+
 
 def needed_coalitions(players: Coalition) -> list[Coalition]:
     """The sets of removed causes that have to be measured for the players' Shapley values."""
@@ -23,8 +26,22 @@ def needed_coalitions(players: Coalition) -> list[Coalition]:
 def weights(player: str, players: Coalition) -> dict[Coalition, float]:
     """Coefficients whose sum over coalitions, times each one's win, is the player's Shapley value.
 
-    Exact up to three players; above, marginal gains at unmeasured sizes lie on the line between their neighbors.
+    Exact up to three players. Above, marginal gains at unmeasured sizes are taken from the line between their
+    neighbors, and what the players' shares then lack to the win of all together is split evenly between them.
     """
+    own = _raw_weights(player, players)
+    if len(players) <= EXACT_PLAYERS:
+        return own
+    lacking = {players: 1.0}
+    for each in players:
+        for coalition, weight in _raw_weights(each, players).items():
+            lacking[coalition] = lacking.get(coalition, 0.0) - weight
+    for coalition, weight in lacking.items():
+        own[coalition] = own.get(coalition, 0.0) + weight / len(players)
+    return own
+
+
+def _raw_weights(player: str, players: Coalition) -> dict[Coalition, float]:
     others = players - {player}
     count = len(players)
     result: dict[Coalition, float] = {}
