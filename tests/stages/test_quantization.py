@@ -70,7 +70,7 @@ def test_without_labels_outputs_stay_near_float32s():
         "dynamic_int8": trial(0.5, loss=None, cosine=0.965),
         "dynamic_int8_tensor": trial(0.4, loss=None, cosine=0.9),
     }
-    plan, _, rejected = tune(StubWorkshop(trials, current_loss=None, current_cosine=0.97))
+    plan, _, rejected = tune(StubWorkshop(trials, current_loss=None, current_cosine=0.97, best_cosine=0.97))
     assert plan.precision == "dynamic_int8"
     assert "dynamic_int8_tensor" in rejected
 
