@@ -21,7 +21,7 @@ from report import records
 from unlag import pipeline
 from unlag.errors import ContenderError, UsageError
 from unlag.model.case import Case
-from unlag.model.deployment import DESCRIPTION, MODEL, Deployment, write_description
+from unlag.model.deployment import DESCRIPTION, MODEL, Deployment
 from unlag.model.variant import Variant
 from unlag.model.workload import Shape
 from unlag.report.record import parse_record
@@ -92,9 +92,10 @@ def test_fix_again_replaces_its_own_folder_only(in_process, lagging, tmp_path, m
     output = tmp_path / "fixed"
     stub_fix(monkeypatch, lagging)
     pipeline.fix(lagging, output)
-    (output / "plan7.onnx.data").write_text("of the first run")
+    (output / "weights.bin").write_text("of the first run")
+    describe(output, MODEL, data=("weights.bin",))
     pipeline.fix(lagging, output)
-    assert not (output / "plan7.onnx.data").exists()
+    assert not (output / "weights.bin").exists()
     assert pipeline.load(output).run(tiny_feed())
     assert not in_process.alive
 
@@ -127,7 +128,7 @@ def test_an_output_that_holds_something_else_is_refused_and_untouched(lagging, t
         output.mkdir()
         (output / ("README.md" if what == "nothing but a README" else "thesis.txt")).write_text("mine")
         if what == "a file beside ours":
-            write_description(output, Deployment("onnxruntime", MODEL, {}, 1))
+            describe(output, MODEL)
     stub_fix(monkeypatch, lagging)
     before = files(tmp_path)
     with pytest.raises(UsageError, match="holds something that unlag did not write") as caught:
@@ -267,6 +268,10 @@ def test_explain_of_something_that_is_no_graph_still_answers(in_process, tmp_pat
     assert not in_process.alive
 
 
+def describe(folder, model, data=()):
+    (folder / DESCRIPTION).write_bytes(msgspec.json.encode(Deployment("onnxruntime", model, {}, 1, data)))
+
+
 @pytest.mark.parametrize("description", [None, b"{}", b"no json"])
 def test_only_folders_that_fix_wrote_load(tmp_path, description):
     if description is not None:
@@ -276,7 +281,7 @@ def test_only_folders_that_fix_wrote_load(tmp_path, description):
 
 
 def test_a_description_that_names_a_model_elsewhere_is_refused(tmp_path):
-    write_description(tmp_path, Deployment("onnxruntime", "../secret.onnx", {}, 1))
+    describe(tmp_path, "../secret.onnx")
     with pytest.raises(UsageError, match="names a model outside its own folder"):
         pipeline.load(tmp_path)
 

@@ -18,7 +18,7 @@ from unlag.measure.bench import Bench, first_shape, inspect, open_bench
 from unlag.measure.comparison import Comparison
 from unlag.measure.progress import Progress, silent
 from unlag.model.case import Case
-from unlag.model.deployment import DESCRIPTION, MODEL, Deployment, read_deployment, write_description
+from unlag.model.deployment import DESCRIPTION, MODEL, deploy, deployed_variant, read_deployment
 from unlag.model.variant import Variant
 from unlag.model.workload import Array, Feed
 from unlag.observe.gather import observe
@@ -37,7 +37,7 @@ DEMO_WORKLOAD = "stsb"
 
 RECORD, REPORT, NOTE = "run.json", "report.html", "README.md"
 WRITTEN = frozenset({MODEL, DESCRIPTION, RECORD, REPORT, NOTE})
-"""What a fix puts into its folder, and may replace there; weights beside the model end in .data."""
+"""What a fix puts into its folder, and may replace there, besides external data."""
 
 
 def compare(case: Case, progress: Progress = silent) -> Comparison:
@@ -132,7 +132,7 @@ def load(folder: str | Path) -> FixedModel:
     Raises:
         UsageError: it is no such folder, or its runtime can't be used here.
     """
-    return FixedModel(*read_deployment(Path(folder)))
+    return FixedModel(*deployed_variant(Path(folder)))
 
 
 @contextlib.contextmanager
@@ -166,17 +166,15 @@ def _foreign(output: Path) -> str:
     if not output.is_dir():
         return "a file"
     names = sorted(path.name for path in output.iterdir())
-    known = [name for name in names if name in WRITTEN or name.endswith(".data")] if DESCRIPTION in names else []
-    return next((name for name in names if name not in known), "")
+    ours = (
+        {*WRITTEN, *(Path(name).parts[0] for name in read_deployment(output).data)} if DESCRIPTION in names else set()
+    )
+    return next((name for name in names if name not in ours), "")
 
 
 def _write_output(folder: Path, fixed: Fixed, threads: int) -> None:
     """Model with its external data, how to run it, the record, and the report."""
-    source = Path(fixed.variant.path)
-    for part in source.parent.glob(f"{source.name}.data"):
-        shutil.copyfile(part, folder / part.name)
-    shutil.copyfile(source, folder / MODEL)
-    write_description(folder, Deployment(fixed.variant.runtime, MODEL, fixed.variant.options, threads))
+    deploy(fixed.variant, threads, folder)
     (folder / RECORD).write_bytes(to_json(fixed.record))
     (folder / REPORT).write_text(render_html(fixed.record), "utf-8")
     (folder / NOTE).write_text(_readme(fixed.variant, threads), "utf-8")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import msgspec
 
 from unlag.errors import UsageError
+from unlag.model.graph import external_files, read_model
 from unlag.model.variant import Variant
 
 DESCRIPTION = "unlag.json"
@@ -20,23 +22,47 @@ class Deployment(msgspec.Struct, frozen=True):
     model: str
     options: dict[str, str]
     threads: int
+    data: tuple[str, ...] = ()
+    """The model's external data files, beside it."""
 
 
-def write_description(folder: Path, deployment: Deployment) -> None:
-    """Write ``unlag.json``."""
+def deploy(variant: Variant, threads: int, folder: Path) -> None:
+    """Copy a variant's model with its external data into the folder, and write how to run it.
+
+    Raises:
+        UsageError: the variant's model can't be read.
+        OSError: the folder can't be written.
+    """
+    source = Path(variant.path)
+    data = tuple(sorted(external_files(read_model(source))))
+    for name in data:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source.parent / name, target)
+    shutil.copyfile(source, folder / MODEL)
+    deployment = Deployment(variant.runtime, MODEL, variant.options, threads, data)
     (folder / DESCRIPTION).write_bytes(msgspec.json.format(msgspec.json.encode(deployment), indent=2) + b"\n")
 
 
-def read_deployment(folder: Path) -> tuple[Variant, int]:
+def read_deployment(folder: Path) -> Deployment:
+    """What was deployed into the folder.
+
+    Raises:
+        UsageError: the folder was not written by ``unlag fix``.
+    """
+    try:
+        return msgspec.json.decode((folder / DESCRIPTION).read_bytes(), type=Deployment)
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(f"{folder} is not a folder that unlag fix has written: {error}") from error
+
+
+def deployed_variant(folder: Path) -> tuple[Variant, int]:
     """The variant in the folder, and its threads.
 
     Raises:
         UsageError: the folder was not written by ``unlag fix``, or names a model outside itself.
     """
-    try:
-        deployment = msgspec.json.decode((folder / DESCRIPTION).read_bytes(), type=Deployment)
-    except (OSError, msgspec.DecodeError) as error:
-        raise UsageError(f"{folder} is not a folder that unlag fix has written: {error}") from error
+    deployment = read_deployment(folder)
     path = (folder / deployment.model).resolve()
     if not path.is_relative_to(folder.resolve()):
         raise UsageError(f"{folder / DESCRIPTION} names a model outside its own folder: {deployment.model!r}")

@@ -12,7 +12,7 @@ import msgspec
 from unlag.errors import Missing
 from unlag.measure.accuracy import Scored
 from unlag.measure.bench import Bench, inspect
-from unlag.measure.compare import CONTROL, STANDARD, VARIANT, Compared, check_outputs, comparison_of, evaluate, speed_of
+from unlag.measure.compare import CONTROL, STANDARD, VARIANT, Compared, check_outputs, comparison_of, speed_of
 from unlag.measure.contest import ContestResult
 from unlag.measure.monitor import Monitor
 from unlag.measure.statistics import SMALLEST_EFFECT, Interval
@@ -38,7 +38,7 @@ class Fixed:
 
 def fix_variant(bench: Bench, compared: Compared, explanation: Explanation, folder: Path, output: Path) -> Fixed:
     """Run the three stages in ``folder``; ``output`` is only named in the record."""
-    workshop = Workshop(bench, compared.scores.get(STANDARD), folder)
+    workshop = Workshop(bench, compared.scores, folder)
     budget = bench.case.accuracy_budget
     plans: dict[StageName, Plan] = {"baseline": Plan()}
     decisions: dict[StageName, Decision] = {"baseline": Decision((), ())}
@@ -47,7 +47,7 @@ def fix_variant(bench: Bench, compared: Compared, explanation: Explanation, fold
     plans["graph"], decisions["graph"] = restructure_graph(workshop.within(0.2, 0.6), plans["quantization"], budget)
     plans["hardware"], decisions["hardware"] = fit_hardware(workshop.within(0.6, 0.8), plans["graph"], budget)
     variants = {name: workshop.make(plan) for name, plan in plans.items()}
-    final = _final_contest(bench.within(0.8, 1.0), variants)
+    final = _final_contest(workshop.within(0.8, 1.0), variants)
     notes: tuple[str, ...] = ()
     fallback = _fallback(final, budget)
     if fallback is not None:
@@ -55,7 +55,7 @@ def fix_variant(bench: Bench, compared: Compared, explanation: Explanation, fold
         notes = (note,)
         decisions["hardware"] = _taken_back(decisions["hardware"], note)
         variants["hardware"] = workshop.make(plan)
-        final = _final_contest(bench.within(0.9, 1.0), variants)
+        final = _final_contest(workshop.within(0.9, 1.0), variants)
     record = _record(explanation, final, variants, decisions, output)
     return Fixed(msgspec.structs.replace(record, notes=notes), variants["hardware"])
 
@@ -93,8 +93,9 @@ class _Final:
     contenders: Mapping[StageName, str]
 
 
-def _final_contest(bench: Bench, variants: Mapping[StageName, Variant]) -> _Final:
+def _final_contest(workshop: Workshop, variants: Mapping[StageName, Variant]) -> _Final:
     """Standard, its control, and every stage's model, in one full contest."""
+    bench = workshop.bench
     case = msgspec.structs.replace(bench.case, variant=variants["hardware"])
     last = dataclasses.replace(bench, case=case)
     contenders: dict[str, Variant] = {STANDARD: case.standard, CONTROL: case.standard, VARIANT: case.variant}
@@ -106,8 +107,8 @@ def _final_contest(bench: Bench, variants: Mapping[StageName, Variant]) -> _Fina
     with Monitor(bench.cores) as monitor, last.contest(contenders) as contest:
         agreed = check_outputs(contest, last)
         result = contest.measure(lambda so_far: speed_of(so_far)[2] != "inconclusive")
-        scored = [name for name in contenders if name != CONTROL]
-        scores = evaluate(contest, bench.workload.evaluation, scored)
+        scored = [name for name in contenders if name != CONTROL] if bench.workload.evaluation else []
+        scores = {name: workshop.score(contest, name, contenders[name]) for name in scored}
     placements = {name: Missing("only the CPU was asked for") for name in (STANDARD, VARIANT)}
     comparison = comparison_of(last, result, scores, agreed, monitor.log, placements)
     return _Final(Compared(comparison, scores), result, names)

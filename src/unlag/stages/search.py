@@ -12,6 +12,7 @@ import msgspec
 from unlag.errors import UnlagError
 from unlag.measure.accuracy import Scored, agreement, score
 from unlag.measure.bench import Bench, quick
+from unlag.measure.compare import STANDARD, VARIANT
 from unlag.measure.contest import Contest
 from unlag.measure.statistics import SMALLEST_ACCURACY_EFFECT, SMALLEST_EFFECT, Interval
 from unlag.model.variant import Variant
@@ -79,17 +80,18 @@ class Round:
 class Workshop:
     """Builds plans and tries them out; remembers what the standard scores."""
 
-    def __init__(self, bench: Bench, standard: Scored | None, folder: Path) -> None:
+    def __init__(self, bench: Bench, scores: Mapping[str, Scored], folder: Path) -> None:
         self.bench = bench
-        self._standard = standard
+        self._standard = scores.get(STANDARD)
         self._folder = folder
-        self._built: dict[bytes, Variant] = {}
-        self._known: dict[str, Scored] = {}
+        self._built = {_key(Plan()): bench.case.variant, _key(Plan(from_standard=True)): bench.case.standard}
+        sides = {STANDARD: bench.case.standard, VARIANT: bench.case.variant}
+        self._known: dict[str, Scored] = {sides[name].spec: scored for name, scored in scores.items()}
         self._cosines: list[float] = []
 
     def make(self, plan: Plan) -> Variant:
         """The plan's model; built once."""
-        key = msgspec.json.encode(plan)
+        key = _key(plan)
         if key not in self._built:
             self._built[key] = build(plan, self.bench.case, self._folder / f"plan{len(self._built)}.onnx")
         return self._built[key]
@@ -121,9 +123,9 @@ class Workshop:
     ) -> Round:
         protocol = msgspec.structs.replace(quick(self.bench.protocol, self.bench.case.rounds), launches=ONE_LAUNCH)
         progress = self.bench.progress
-        with self.bench.contest({"standard": self.bench.case.standard}, protocol) as reference:
+        with self.bench.contest({STANDARD: self.bench.case.standard}, protocol) as reference:
             feeds = self.bench.workload.agreement or (self.bench.workload.feed,)
-            expected = reference.answers("standard", feeds)
+            expected = reference.answers(STANDARD, feeds)
         with self.bench.within(0.3, 0.9).contest(variants, protocol) as contest:
             judge = _Judge(contest, feeds, expected)
             for name in list(variants):
@@ -160,15 +162,15 @@ class Workshop:
     def _scores(self, contest: Contest, judge: _Judge, variants: Mapping[str, Variant]) -> dict[str, Scored]:
         if self.bench.workload.evaluation is None or self._standard is None:
             return {}
-        scores = {CURRENT: self._score(contest, CURRENT, variants[CURRENT])}
+        scores = {CURRENT: self.score(contest, CURRENT, variants[CURRENT])}
         for name in judge.cosines:
             if name in judge.like_current:
                 scores[name] = scores[CURRENT]
             elif name != CURRENT:
-                scores[name] = self._score(contest, name, variants[name])
+                scores[name] = self.score(contest, name, variants[name])
         return scores
 
-    def _score(self, contest: Contest, name: str, variant: Variant) -> Scored:
+    def score(self, contest: Contest, name: str, variant: Variant) -> Scored:
         """The variant's score; a pass over the data only for one that has not been scored yet."""
         evaluation, standard = self.bench.workload.evaluation, self._standard
         if evaluation is None or standard is None:
@@ -179,6 +181,10 @@ class Workshop:
 
     def _loss(self, scored: Scored | None) -> float | None:
         return None if scored is None or self._standard is None else self._standard.value - scored.value
+
+
+def _key(plan: Plan) -> bytes:
+    return msgspec.json.encode(plan)
 
 
 class _Judge:
