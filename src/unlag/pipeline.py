@@ -58,8 +58,8 @@ def _explain(bench: Bench) -> tuple[Compared, Explanation]:
     return compared, explain_evidence(bench.within(0.3, 1.0), compared, evidence)
 
 
-def fix(case: Case, output: Path, progress: Progress = silent) -> Fix:
-    """Case -> Explanation -> stages -> a folder that ``load`` opens.
+def fix(case: Case, output: Path, progress: Progress = silent, *, beside_article: bool = False) -> Fix:
+    """Case -> Explanation -> stages -> a folder that ``load`` opens, whose report may show the article's table too.
 
     Raises:
         UsageError: the output folder holds something else, or can't be written; nothing is left half-written.
@@ -70,7 +70,7 @@ def fix(case: Case, output: Path, progress: Progress = silent) -> Fix:
         compared, explanation = _explain(bench.within(0.0, 0.45))
         with tempfile.TemporaryDirectory(prefix="unlag-") as plans:
             fixed = fix_variant(bench.within(0.45, 1.0), compared, explanation, Path(plans), output)
-            _write_output(folder, fixed, bench.threads)
+            _write_output(folder, fixed, bench.threads, beside_article=beside_article)
     return fixed.record
 
 
@@ -82,7 +82,7 @@ def demo(folder: Path, progress: Progress = silent, *, case: Case | None = None)
     base = demo_case(folder, progress)
     if case is not None:
         base = msgspec.structs.replace(case, standard=base.standard, variant=base.variant, workload=base.workload)
-    return fix(base, folder / "fixed", progress)
+    return fix(base, folder / "fixed", progress, beside_article=True)
 
 
 def demo_case(folder: Path, progress: Progress = silent) -> Case:
@@ -172,11 +172,11 @@ def _foreign(output: Path) -> str:
     return next((name for name in names if name not in ours), "")
 
 
-def _write_output(folder: Path, fixed: Fixed, threads: int) -> None:
+def _write_output(folder: Path, fixed: Fixed, threads: int, *, beside_article: bool) -> None:
     """Model with its external data, how to run it, the record, and the report."""
     deploy(fixed.variant, threads, folder)
     (folder / RECORD).write_bytes(to_json(fixed.record))
-    (folder / REPORT).write_text(render_html(fixed.record), "utf-8")
+    (folder / REPORT).write_text(render_html(fixed.record, beside_article=beside_article), "utf-8")
     (folder / NOTE).write_text(_readme(fixed.variant, threads), "utf-8")
 
 

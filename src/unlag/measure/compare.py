@@ -62,7 +62,7 @@ def compare_at(bench: Bench) -> Compared:
         if bench.workload.evaluation:
             bench.progress("accuracy", 0.6)
         scores = evaluate(contest, bench.workload.evaluation, (STANDARD, VARIANT))
-        placements = {name: _placement(contest, name, contenders[name]) for name in (STANDARD, VARIANT)}
+        placements = {name: placement_of(contest, name, contenders[name]) for name in (STANDARD, VARIANT)}
     return Compared(comparison_of(bench, result, scores, agreed, monitor.log, placements), scores)
 
 
@@ -134,7 +134,7 @@ def speed_of(result: ContestResult) -> tuple[Interval, Interval, SpeedVerdict]:
     return slowdown, noise, speed_verdict(slowdown, noise)
 
 
-def _placement(contest: Contest, name: str, variant: Variant) -> Placement | Missing:
+def placement_of(contest: Contest, name: str, variant: Variant) -> Placement | Missing:
     """Where the nodes ran, when something other than the CPU was asked for."""
     if variant.options.get("provider", "cpu") == "cpu":
         return Missing("only the CPU was asked for")

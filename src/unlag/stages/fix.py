@@ -9,10 +9,18 @@ from pathlib import Path
 
 import msgspec
 
-from unlag.errors import Missing
 from unlag.measure.accuracy import Scored
 from unlag.measure.bench import Bench, inspect
-from unlag.measure.compare import CONTROL, STANDARD, VARIANT, Compared, check_outputs, comparison_of, speed_of
+from unlag.measure.compare import (
+    CONTROL,
+    STANDARD,
+    VARIANT,
+    Compared,
+    check_outputs,
+    comparison_of,
+    placement_of,
+    speed_of,
+)
 from unlag.measure.contest import ContestResult
 from unlag.measure.monitor import Monitor
 from unlag.measure.statistics import SMALLEST_EFFECT, Interval
@@ -109,7 +117,7 @@ def _final_contest(workshop: Workshop, variants: Mapping[StageName, Variant]) ->
         result = contest.measure(lambda so_far: speed_of(so_far)[2] != "inconclusive")
         scored = [name for name in contenders if name != CONTROL] if bench.workload.evaluation else []
         scores = {name: workshop.score(contest, name, contenders[name]) for name in scored}
-    placements = {name: Missing("only the CPU was asked for") for name in (STANDARD, VARIANT)}
+        placements = {name: placement_of(contest, name, contenders[name]) for name in (STANDARD, VARIANT)}
     comparison = comparison_of(last, result, scores, agreed, monitor.log, placements)
     return _Final(Compared(comparison, scores), result, names)
 
