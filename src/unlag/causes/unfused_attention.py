@@ -23,11 +23,13 @@ onnxruntime!9108, onnxruntime#5113.
 from __future__ import annotations
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
+from unlag.model.draft import Draft
 from unlag.model.graph import GraphIndex
 from unlag.observe.evidence import Evidence
 from unlag.observe.graphs import executed_graphs, file_graphs
-from unlag.observe.passes import has_fewer_passes
+from unlag.observe.passes import LEVELS, OPTION, has_fewer_passes
 from unlag.rewrites.attention_pattern import AttentionBlock, attention_blocks
+from unlag.rewrites.fold_dequantize import fold_dequantize
 from unlag.rewrites.fuse_attention import fuse_attention
 from unlag.rewrites.pack_projections import pack_projections
 
@@ -66,6 +68,15 @@ def _products(blocks: tuple[AttentionBlock, ...]) -> int:
     return sum(len({p.product for p in block.projections if p is not None}) for block in blocks)
 
 
+def _pack(draft: Draft) -> int:
+    """Pack the projections; weights stored as codes are widened first where the runtime does that itself at load."""
+    packed = pack_projections(draft.model)
+    if packed or draft.options.get(OPTION) == LEVELS[0]:
+        return packed
+    fold_dequantize(draft.model)
+    return pack_projections(draft.model)
+
+
 CAUSE = Cause(
     id="unfused_attention",
     title="attention and its projections not fused",
@@ -86,7 +97,7 @@ CAUSE = Cause(
             title="pack query, key and value projections into one",
             safety="CLOSE",
             step=Step.FUSE,
-            apply=lambda draft: pack_projections(draft.model),
+            apply=_pack,
         ),
     ),
 )
