@@ -263,7 +263,9 @@ def test_explain_of_something_that_is_no_graph_still_answers(in_process, tmp_pat
         standard=fake(tmp_path, "one"), variant=fake(tmp_path, "other", time_ms=0.3), shapes=(Shape(1, 4),), rounds=2
     )
     explanation = pipeline.explain(case)
-    assert explanation.reconciliation is None
+    reconciliation = explanation.reconciliation
+    assert reconciliation.explained_ms.estimate == 0
+    assert reconciliation.unexplained_ms == reconciliation.gap_ms
     assert all(cause.status in {"not_checked", "ruled_out"} for cause in explanation.causes)
     assert not in_process.alive
 

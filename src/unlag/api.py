@@ -77,6 +77,11 @@ def make_case(standard: str | Path | Variant, variant: str | Path | Variant, **o
     Raises:
         UsageError: a spec, a shape or a number makes no sense.
     """
+    unknown = sorted(set(options) - set(CaseOptions.__annotations__))
+    if unknown:
+        raise UsageError(
+            f"there is no option {unknown[0]!r}", hint=f"options: {', '.join(CaseOptions.__annotations__)}"
+        )
     rounds = _at_least(FEWEST_ROUNDS, options.get("rounds", 5), "rounds")
     asked = options.get("max_rounds")
     threads = options.get("threads")

@@ -135,7 +135,7 @@ def test_verdict_of_each_kind_is_said():
 
 def test_quiet_form_has_a_line_for_each_shape():
     text = plain_text(TextLines(verdict_lines(records.by_shape())), 120)
-    assert "at 1x32: flash.onnx is 1.25× faster" in text
+    assert "at 1x32: flash.onnx,optimization=off is 1.25× faster" in text
 
 
 def test_unbounded_intervals_are_said_to_be_so():

@@ -65,6 +65,7 @@ def open_bench(case: Case, shape: Shape, progress: Progress = silent) -> Bench:
     cores = tuple(range(host.usable_cores)) if isinstance(allowed, Missing) else allowed[: host.usable_cores]
     progress("preparing the workload")
     inspection = inspect(case.standard)
+    _check_dims(case, inspection)
     request = WorkloadRequest(
         argument="",
         signature=inspection.signature,
@@ -81,6 +82,19 @@ def open_bench(case: Case, shape: Shape, progress: Progress = silent) -> Bench:
         threads=case.threads or len(cores),
         progress=progress,
     )
+
+
+def _check_dims(case: Case, inspection: Inspection) -> None:
+    """Refuse a --dim that fixes nothing: it is mistyped, or the model has other dimensions than was thought."""
+    known: dict[str, None] = {}
+    for info in (*inspection.signature.inputs, *inspect(case.variant).signature.inputs):
+        for axis, size in enumerate(info.shape or ()):
+            known |= {size: None} if isinstance(size, str) else {}
+            known[f"{info.name}.{axis}"] = None
+    wrong = sorted(set(case.dims) - set(known))
+    if wrong:
+        names = [name for name in known if "." not in name] or list(known)
+        raise UsageError(f"no input has a dimension {wrong[0]!r}", hint=f"dimensions: {', '.join(names) or 'none'}")
 
 
 def inspect(variant: Variant) -> Inspection:

@@ -39,6 +39,12 @@ class Interval(msgspec.Struct, frozen=True):
         ends = sorted((self.low * factor, self.high * factor))
         return Interval(self.estimate * factor, ends[0], ends[1])
 
+    def widened(self, deviation: float) -> Interval:
+        """The interval of a ratio that another process of the same model may give: ``deviation`` is a logarithm."""
+        below = math.hypot(math.log(self.estimate / self.low) if self.low > 0 else math.inf, deviation)
+        above = math.hypot(math.log(self.high / self.estimate), deviation)
+        return Interval(self.estimate, self.estimate * math.exp(-below), self.estimate * _exp(above))
+
     def plus(self, other: Interval) -> Interval:
         """The interval of a sum of independent quantities: half-widths add as squares."""
         estimate = self.estimate + other.estimate

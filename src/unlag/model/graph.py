@@ -347,7 +347,7 @@ def sweep(model: ir.Model) -> None:
 
 
 def save_model(model: ir.Model, path: Path) -> None:
-    """Write a model; weights go beside it where one protobuf file can't hold them (2 GB).
+    """Write a model in one file; weights go beside it where one protobuf file can't hold them (2 GB).
 
     Raises:
         UsageError: the folder can't be written or the disk is full.
@@ -357,7 +357,8 @@ def save_model(model: ir.Model, path: Path) -> None:
         if total_bytes > PROTOBUF_LIMIT_BYTES:
             ir.save(model, path, external_data=f"{path.name}.data")
         else:
-            ir.save(model, path)
+            # External tensors name files beside the model that they came from.
+            ir.save(ir.external_data.load_to_model(model), path)
     except OSError as error:
         path.unlink(missing_ok=True)
         raise UsageError(f"{path} can't be written: {error.strerror or error}") from error

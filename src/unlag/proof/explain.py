@@ -9,7 +9,7 @@ from unlag.observe.blocks import compared_by_kind
 from unlag.observe.evidence import Evidence
 from unlag.proof.explanation import Block, Explanation
 from unlag.proof.prove import prove, suspects_of
-from unlag.proof.reconcile import knots_of, reconcile, reconcile_accuracy, report_causes
+from unlag.proof.reconcile import knots_of, reconcile, reconcile_accuracy, report_causes, unexplained
 
 
 def explain_evidence(bench: Bench, compared: Compared, evidence: Evidence) -> Explanation:
@@ -22,7 +22,7 @@ def explain_evidence(bench: Bench, compared: Compared, evidence: Evidence) -> Ex
     return Explanation(
         comparison=comparison,
         causes=reports,
-        reconciliation=reconcile(proofs, reports),
+        reconciliation=reconcile(proofs, reports) or unexplained(comparison),
         accuracy_reconciliation=reconcile_accuracy(proofs, reports),
         knots=knots_of(proofs, reports),
         blocks=tuple(Block(*row) for row in compared_by_kind(evidence)),

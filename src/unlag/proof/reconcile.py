@@ -164,6 +164,16 @@ def reconcile(proofs: Proofs, reports: Sequence[CauseReport]) -> Reconciliation 
     )
 
 
+def unexplained(comparison: Comparison) -> Reconciliation:
+    """The gap where nothing was found to explain any of it."""
+    sides = [side.latency_ms for side in (comparison.variant, comparison.standard)]
+    gap, other = (Interval(side.median, side.low, side.high) for side in sides)
+    nothing = Interval(0.0, 0.0, 0.0)
+    return Reconciliation(
+        gap_ms=gap.minus(other), explained_ms=nothing, interaction_ms=nothing, unexplained_ms=gap.minus(other)
+    )
+
+
 def reconcile_accuracy(proofs: Proofs, reports: Sequence[CauseReport]) -> AccuracyReconciliation | None:
     """Split the loss: explained + interaction + unexplained, in points."""
     standard = proofs.standard_score

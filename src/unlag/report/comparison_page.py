@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from unlag.errors import Missing
 from unlag.measure.comparison import Comparison, Measured
 from unlag.measure.statistics import band_of
@@ -28,11 +26,8 @@ def comparison_page(comparison: Comparison) -> Page:
 
 
 def names(comparison: Comparison) -> tuple[str, str]:
-    """Variant and standard as short as they can be told apart: the files' names, else with options, else the specs."""
+    """Variant and standard by file name and options, which may be what makes the difference; else the whole specs."""
     variant, standard = parse_spec(comparison.variant.spec), parse_spec(comparison.standard.spec)
-    files = Path(variant.path).name, Path(standard.path).name
-    if files[0] != files[1]:
-        return files
     return (variant.name, standard.name) if variant.name != standard.name else (variant.spec, standard.spec)
 
 

@@ -41,15 +41,15 @@ ARTICLE_STANDARD = ArticleStage(6.8, 60, None)
 def fix_page(fix: Fix, *, full: bool, beside_article: bool) -> Page:
     """The whole report; with ``beside_article`` each stage stands beside the article's."""
     before = fix.explanation.comparison
+    notes = [Line(note, strong=True) for note in fix.notes]
     sections = [
         Section(headline(before), title="Before", picture="verdict"),
         *cause_sections(fix.explanation, full=full),
-        Section(headline(fix.result, "the fixed model"), title="After"),
+        Section((*notes, *headline(fix.result, "the fixed model")), title="After"),
         _staged(fix),
         *_choices(fix),
         *([_beside_article(fix)] if beside_article else []),
         *warnings_section((*before.warnings, *fix.explanation.warnings, *fix.result.warnings)),
-        Section(tuple(Line(note) for note in fix.notes)),
         Section((Line(f"The fixed model is in {fix.output}"), Command("Load it", f"unlag.load({fix.output!r})"))),
     ]
     title = "{} against {}, fixed".format(*names(before))

@@ -24,7 +24,8 @@ def verdict_lines(record: Record) -> tuple[Line, ...]:
     """What ``--quiet`` leaves: the verdict on each shape, for a fix on its result."""
     comparison = deciding_comparison(record)
     subject = None if isinstance(record, (Comparison, Explanation)) else "the fixed model"
-    lines = [speed_line(comparison, subject), accuracy_line(comparison)]
+    notes = () if isinstance(record, (Comparison, Explanation)) else record.notes
+    lines = [*map(Line, notes), speed_line(comparison, subject), accuracy_line(comparison)]
     for other in comparison.other_shapes:
         line = speed_line(other, subject)
         lines.append(Line(f"at {other.shape}: {line.text}", line.aside, line.tone, line.strong))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from unlag.errors import UsageError
 from unlag.measure.accuracy import Scored
 from unlag.measure.bench import Bench, inspect
 from unlag.measure.compare import (
@@ -21,6 +22,7 @@ from unlag.measure.compare import (
     placement_of,
     speed_of,
 )
+from unlag.measure.comparison import Comparison
 from unlag.measure.contest import ContestResult
 from unlag.measure.monitor import Monitor
 from unlag.measure.statistics import SMALLEST_EFFECT, Interval
@@ -32,6 +34,9 @@ from unlag.stages.hardware import fit_hardware
 from unlag.stages.plan import Plan
 from unlag.stages.quantization import tune_quantization
 from unlag.stages.search import Workshop
+
+SAME_TASK = 0.5
+"""Cosine to the standard's outputs. The article's Flash, which misses its attention scale, has 0.66."""
 
 STAGES: tuple[StageName, ...] = ("baseline", "quantization", "graph", "hardware")
 
@@ -46,6 +51,7 @@ class Fixed:
 
 def fix_variant(bench: Bench, compared: Compared, explanation: Explanation, folder: Path, output: Path) -> Fixed:
     """Run the three stages in ``folder``; ``output`` is only named in the record."""
+    _check_same_task(compared)
     workshop = Workshop(bench, compared.scores, folder)
     budget = bench.case.accuracy_budget
     plans: dict[StageName, Plan] = {"baseline": Plan()}
@@ -64,8 +70,29 @@ def fix_variant(bench: Bench, compared: Compared, explanation: Explanation, fold
         decisions["hardware"] = _taken_back(decisions["hardware"], note)
         variants["hardware"] = workshop.make(plan)
         final = _final_contest(workshop.within(0.9, 1.0), variants)
+    notes += _unlabeled_note(final.compared.comparison)
     record = _record(explanation, final, variants, decisions, output)
     return Fixed(msgspec.structs.replace(record, notes=notes), variants["hardware"])
+
+
+def _check_same_task(compared: Compared) -> None:
+    """Refuse to fix what computes something else, where no labels could show that a fix is as good."""
+    agreed = compared.comparison.agreement
+    if compared.scores or agreed is None or agreed.cosine >= SAME_TASK:
+        return
+    raise UsageError(
+        f"can't be fixed without labels: the variant's outputs are not the standard's (cosine {agreed.cosine:.3f})",
+        hint="give a workload with labels, such as FILE.npz with an array named labels",
+    )
+
+
+def _unlabeled_note(comparison: Comparison) -> tuple[str, ...]:
+    """What stands in for accuracy where there are no labels."""
+    agreed = comparison.agreement
+    if comparison.accuracy_change is not None or agreed is None:
+        return ()
+    winners = "" if agreed.top1 is None else f", {agreed.top1:.0%} of the rows with the same winner"
+    return (f"no labels, so no accuracy: its outputs have cosine {agreed.cosine:.4f} to the standard's{winners}",)
 
 
 def _fallback(final: _Final, budget: float) -> tuple[Plan, str] | None:

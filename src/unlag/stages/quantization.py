@@ -7,7 +7,7 @@ import msgspec
 from unlag.stages.fixed import Decision, Kept, Rejected
 from unlag.stages.plan import PRECISIONS, Plan
 from unlag.stages.search import Round, Trial, Workshop, best_of, in_words
-from unlag.stages.winners import UNLABELED_LOSS
+from unlag.stages.winners import near_enough
 
 FLOAT = "float32"
 
@@ -46,8 +46,7 @@ def tune_quantization(workshop: Workshop, current: Plan, budget: float) -> tuple
 def _affordable(trial: Trial, tried: Round, budget: float) -> bool:
     plain = tried.trials.get(FLOAT)
     if trial.loss is None:
-        reference = max(tried.best_cosine, plain.cosine if plain is not None else 0.0)
-        return trial.cosine >= reference - UNLABELED_LOSS
+        return near_enough(trial, max(tried.best_cosine, plain.cosine if plain is not None else 0.0))
     plain_loss = plain.loss if plain is not None else None
     losses = [loss for loss in (plain_loss, tried.current_loss) if loss is not None]
     return trial.loss <= max(0.0, min(losses, default=0.0)) + budget
@@ -55,7 +54,8 @@ def _affordable(trial: Trial, tried: Round, budget: float) -> bool:
 
 def _reason(name: str, trial: Trial, best: str | None, eligible: dict[str, Trial]) -> str:
     if name not in eligible:
-        return f"{in_words(trial)}; costs more accuracy than the budget"
+        lost = f"cosine {trial.cosine:.3f}" if trial.loss is None else f"{trial.loss:.2f} points below the standard"
+        return f"{in_words(trial)}; {lost}, more than the budget allows beyond what float32 loses here"
     if not trial.faster:
         return f"no measured gain: {in_words(trial)}"
     return f"{in_words(trial)}; {best} is faster, or as fast and more accurate or smaller"

@@ -45,6 +45,8 @@ class Trial:
     cosine: float
     """Of its outputs to the standard's."""
     size_bytes: int
+    top1: float | None = None
+    """Share of rows with the standard's winner; nothing where outputs have no classes."""
 
     @property
     def faster(self) -> bool:
@@ -130,7 +132,9 @@ class Workshop:
             judge = _Judge(contest, feeds, expected)
             for name in list(variants):
                 reason = judge.look(name)
-                if reason and name != CURRENT:
+                if reason and name == CURRENT:
+                    raise UnlagError(f"the model of the stage before can't be run any more: {reason}")
+                if reason:
                     failed.append(Rejected(name, reason))
                     contest.drop(name)
             progress(f"{what}: timing", 0.3)
@@ -144,6 +148,7 @@ class Workshop:
                     change=_change(scores, name, self.bench.case.seed),
                     loss=self._loss(scores.get(name)),
                     cosine=judge.cosines[name],
+                    top1=judge.top1[name],
                     size_bytes=find_runtime(variants[name].runtime).inspect(variants[name]).size_bytes,
                 )
                 for name in judge.cosines
@@ -196,13 +201,15 @@ class _Judge:
         self._expected = expected
         self._current: list[Feed] = []
         self.cosines: dict[str, float] = {}
+        self.top1: dict[str, float | None] = {}
         self.like_current: set[str] = set()
 
     def look(self, name: str) -> str | None:
         """Why the candidate can't race, or nothing."""
         try:
             answers = self._contest.answers(name, self._feeds)
-            self.cosines[name] = agreement(self._expected, answers).cosine
+            agreed = agreement(self._expected, answers)
+            self.cosines[name], self.top1[name] = agreed.cosine, agreed.top1
         except UnlagError as error:
             self.cosines.pop(name, None)
             return f"it does not run: {error.message}"

@@ -16,6 +16,9 @@ UNLABELED_LOSS = 0.02
 """Cosine to the standard's outputs that all stages together may lose where no labels measure accuracy: dynamic INT8 of
 a sentence encoder loses 0.012 on its token states and 0.1 points on its task."""
 
+UNLABELED_WINNERS = 0.99
+"""Share of rows that must keep the standard's winner, where outputs have classes and there are no labels."""
+
 
 def keep_winners(  # noqa: PLR0913 - a search has these parts
     workshop: Workshop,
@@ -94,15 +97,26 @@ def helps(trial: Trial, tried: Round, budget: float) -> bool:
 def acceptable(trial: Trial, tried: Round, budget: float) -> bool:
     """Within the budget of the standard, or at least not below where the current plan is already."""
     if trial.loss is None or tried.current_loss is None:
-        return trial.cosine >= tried.best_cosine - UNLABELED_LOSS
+        return near_enough(trial, tried.best_cosine)
     return trial.loss <= max(budget, tried.current_loss)
+
+
+def near_enough(trial: Trial, best_cosine: float) -> bool:
+    """Whether outputs stay with the standard's, where no labels say what a difference is worth."""
+    same_winners = trial.top1 is None or trial.top1 >= UNLABELED_WINNERS
+    return trial.cosine >= best_cosine - UNLABELED_LOSS and same_winners
 
 
 def why_not(name: str, trial: Trial, tried: Round, budget: float) -> Rejected:
     """The reason in numbers."""
     if not acceptable(trial, tried, budget):
-        lost = f"{trial.loss:.2f} points below the standard" if trial.loss is not None else f"cosine {trial.cosine:.3f}"
+        winners = "" if trial.top1 is None else f", {trial.top1:.0%} of the winners the same"
+        lost = f"cosine {trial.cosine:.3f}{winners}"
+        if trial.loss is not None:
+            lost = f"{trial.loss:.2f} points below the standard"
         return Rejected(name, f"{in_words(trial)}; {lost}, outside the budget")
+    if trial.ratio.high < 1:
+        return Rejected(name, f"the gain is within the ±1 % that code alignment alone gives: {in_words(trial)}")
     return Rejected(name, f"no measured gain: {in_words(trial)}")
 
 

@@ -65,9 +65,9 @@ def _fit(array: Array, info: TensorInfo, source: str, *, any_batch: bool) -> Arr
         _check_shape(array.shape, info.shape, f"{source}: {info.name}", any_batch=any_batch)
     wanted = element_type(info)
     if array.dtype == wanted:
-        return np.ascontiguousarray(array)
+        return np.asarray(array, order="C")
     if array.dtype.kind in "iufb" and np.can_cast(array.dtype, wanted, casting="safe"):
-        return np.ascontiguousarray(array.astype(wanted))
+        return np.asarray(array.astype(wanted), order="C")
     raise UsageError(
         f"{source}: {info.name} is {array.dtype}; the model takes {info.dtype}",
         hint=f"convert it yourself, if nothing is lost: array.astype('{info.dtype}')",
