@@ -35,6 +35,9 @@ from unlag.stages.plan import Plan
 from unlag.stages.quantization import tune_quantization
 from unlag.stages.search import Workshop
 
+WIDEST_RESULT = 1.06
+"""Ratio of the ends of the final slowdown's interval: rounds go on while it is wider."""
+
 SAME_TASK = 0.5
 """Cosine to the standard's outputs. The article's Flash, which misses its attention scale, has 0.66."""
 
@@ -141,12 +144,18 @@ def _final_contest(workshop: Workshop, variants: Mapping[StageName, Variant]) ->
         contenders.setdefault(names[stage], variants[stage])
     with Monitor(bench.cores) as monitor, last.contest(contenders) as contest:
         agreed = check_outputs(contest, last)
-        result = contest.measure(lambda so_far: speed_of(so_far)[2] != "inconclusive")
+        result = contest.measure(_is_settled)
         scored = [name for name in contenders if name != CONTROL] if bench.workload.evaluation else []
         scores = {name: workshop.score(contest, name, contenders[name]) for name in scored}
         placements = {name: placement_of(contest, name, contenders[name]) for name in (STANDARD, VARIANT)}
     comparison = comparison_of(last, result, scores, agreed, monitor.log, placements)
     return _Final(Compared(comparison, scores), result, names)
+
+
+def _is_settled(result: ContestResult) -> bool:
+    """Whether the verdict is clear, and narrow enough for a table to be read."""
+    slowdown, _, verdict = speed_of(result)
+    return verdict != "inconclusive" and slowdown.high / slowdown.low <= WIDEST_RESULT
 
 
 def _record(
