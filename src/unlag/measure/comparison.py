@@ -82,3 +82,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
     other_shapes: tuple[Comparison, ...] = ()
     """The same comparison at the further shapes that were asked for."""
+
+    @property
+    def gap_ms(self) -> Interval:
+        """Variant's time minus the standard's."""
+        variant, standard = (
+            Interval(side.median, side.low, side.high) for side in (self.variant.latency_ms, self.standard.latency_ms)
+        )
+        return variant.minus(standard)

@@ -12,7 +12,6 @@ from unlag.measure.bench import Bench
 from unlag.measure.compare import STANDARD, VARIANT
 from unlag.measure.comparison import Comparison
 from unlag.measure.contest import Contest
-from unlag.measure.statistics import Interval
 from unlag.model.graph import GraphFacts, facts_of, read_model
 from unlag.model.variant import Variant
 from unlag.observe.align import align_weights
@@ -32,12 +31,11 @@ def observe(bench: Bench, comparison: Comparison) -> Evidence:
         for position, (name, variant) in enumerate(contenders.items()):
             bench.progress(f"profiling: the {name}", position / len(contenders))
             sides[name] = _side(contest, name, variant, latency[name].median)
-    ends = [Interval(side.median, side.low, side.high) for side in (latency[VARIANT], latency[STANDARD])]
     return Evidence(
         host=comparison.host,
         standard=sides[STANDARD],
         variant=sides[VARIANT],
-        gap_ms=ends[0].minus(ends[1]),
+        gap_ms=comparison.gap_ms,
         accuracy_change=comparison.accuracy_change,
         weights=_aligned(case.standard, case.variant),
     )

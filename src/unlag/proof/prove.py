@@ -176,8 +176,7 @@ def copies_at_once(comparison: Comparison) -> int:
 def _knot(measured: Times, suspects: Sequence[Suspect], comparison: Comparison) -> frozenset[str]:
     """Causes that win clearly more or less alone than last."""
     everything = frozenset(s.id for s in suspects)
-    gap_ms = abs(comparison.variant.latency_ms.median - comparison.standard.latency_ms.median)
-    least_ms = max(2 * noise_ms(comparison), KNOT_GAP_SHARE * gap_ms)
+    least_ms = max(2 * noise_ms(comparison), KNOT_GAP_SHARE * abs(comparison.gap_ms.estimate))
     knotted = set()
     for cause in (s.id for s in suspects if "speed" in s.cause.affects):
         first = measured.won_ms({frozenset({cause}): 1.0})

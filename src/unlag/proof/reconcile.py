@@ -48,7 +48,7 @@ def _report(cause: Cause, finding: Finding, proofs: Proofs, comparison: Comparis
     if speed is None and points is None:
         return _unproven(cause, finding, proofs)
     floor = noise_ms(comparison)
-    gap = comparison.variant.latency_ms.median - comparison.standard.latency_ms.median
+    gap = comparison.gap_ms.estimate
     costs_time = speed is not None and speed[0].low > 0 and speed[0].estimate > floor
     costs_points = points is not None and points.low > 0 and points.estimate > SMALLEST_ACCURACY_EFFECT
     loss = -comparison.accuracy_change.estimate if comparison.accuracy_change else 0.0
@@ -166,12 +166,8 @@ def reconcile(proofs: Proofs, reports: Sequence[CauseReport]) -> Reconciliation 
 
 def unexplained(comparison: Comparison) -> Reconciliation:
     """The gap where nothing was found to explain any of it."""
-    sides = [side.latency_ms for side in (comparison.variant, comparison.standard)]
-    gap, other = (Interval(side.median, side.low, side.high) for side in sides)
-    nothing = Interval(0.0, 0.0, 0.0)
-    return Reconciliation(
-        gap_ms=gap.minus(other), explained_ms=nothing, interaction_ms=nothing, unexplained_ms=gap.minus(other)
-    )
+    gap, nothing = comparison.gap_ms, Interval(0.0, 0.0, 0.0)
+    return Reconciliation(gap_ms=gap, explained_ms=nothing, interaction_ms=nothing, unexplained_ms=gap)
 
 
 def reconcile_accuracy(proofs: Proofs, reports: Sequence[CauseReport]) -> AccuracyReconciliation | None:

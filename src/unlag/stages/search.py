@@ -90,6 +90,7 @@ class Workshop:
         sides = {STANDARD: bench.case.standard, VARIANT: bench.case.variant}
         self._known: dict[str, Scored] = {sides[name].spec: scored for name, scored in scores.items()}
         self._cosines: list[float] = []
+        self._expected: list[Feed] = []
 
     def make(self, plan: Plan) -> Variant:
         """The plan's model; built once."""
@@ -125,11 +126,9 @@ class Workshop:
     ) -> Round:
         protocol = msgspec.structs.replace(quick(self.bench.protocol, self.bench.case.rounds), launches=ONE_LAUNCH)
         progress = self.bench.progress
-        with self.bench.contest({STANDARD: self.bench.case.standard}, protocol) as reference:
-            feeds = self.bench.workload.agreement or (self.bench.workload.feed,)
-            expected = reference.answers(STANDARD, feeds)
+        feeds = self.bench.workload.agreement or (self.bench.workload.feed,)
         with self.bench.within(0.3, 0.9).contest(variants, protocol) as contest:
-            judge = _Judge(contest, feeds, expected)
+            judge = _Judge(contest, feeds, self._standard_outputs(feeds))
             for name in list(variants):
                 reason = judge.look(name)
                 if reason and name == CURRENT:
@@ -163,6 +162,13 @@ class Workshop:
             best_cosine=max(self._cosines),
             quiet=result.quiet,
         )
+
+    def _standard_outputs(self, feeds: Sequence[Feed]) -> list[Feed]:
+        """What the standard answers; asked once, and shared with the parts of this workshop."""
+        if not self._expected:
+            with self.bench.contest({STANDARD: self.bench.case.standard}) as contest:
+                self._expected += contest.answers(STANDARD, feeds)
+        return self._expected
 
     def _scores(self, contest: Contest, judge: _Judge, variants: Mapping[str, Variant]) -> dict[str, Scored]:
         if self.bench.workload.evaluation is None or self._standard is None:
