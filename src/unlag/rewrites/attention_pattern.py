@@ -7,7 +7,6 @@ Works on files and on the graphs that runtimes really execute.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -227,8 +226,3 @@ def _fused_scale(index: GraphIndex, node: Node, projections: tuple[Projection | 
     if packed is not None and len(packed.shape) == 2:
         width = packed.shape[1] // 3
     return None if width is None else 1 / math.sqrt(width / heads)
-
-
-def scales_by_block(facts: GraphFacts) -> Mapping[str, float]:
-    """The scale of every block where it can be told, by the block's ``softmax``."""
-    return {block.softmax: block.scale for block in attention_blocks(facts) if block.scale is not None}
