@@ -17,7 +17,8 @@ from unlag.demo.flash import NOTHING, FlashRecipe, make_flash
 from unlag.errors import Missing
 from unlag.measure.host import Host, read_host
 from unlag.measure.statistics import Interval
-from unlag.model.graph import facts_of, read_model
+from unlag.model.facts import facts_of
+from unlag.model.graph import read_model
 from unlag.model.variant import Variant
 from unlag.observe.align import align_weights
 from unlag.observe.evidence import Evidence, Side

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from planting import editable
 from rewriting import outputs, parsed
-from unlag.model.graph import GraphIndex, facts_of
+from unlag.model.facts import GraphIndex, facts_of
 from unlag.rewrites.evaluate import Evaluator
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4) - 7

@@ -6,7 +6,8 @@ import pytest
 
 from planting import HEADS, HIDDEN, editable, flash, tiny_bert, tiny_feed
 from rewriting import assert_keeps, assert_untouched, outputs, relative_error, rewritten
-from unlag.model.graph import add_constant, facts_of, insert_node, sweep
+from unlag.model.facts import facts_of
+from unlag.model.graph import add_constant, insert_node, sweep
 from unlag.rewrites.attention_pattern import attention_blocks
 from unlag.rewrites.fuse_attention import fuse_attention
 from unlag.rewrites.restore_scale import restore_scale_from

@@ -22,7 +22,7 @@ from statistics import median
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
 from unlag.model.draft import Draft
-from unlag.model.graph import GraphIndex
+from unlag.model.facts import GraphIndex
 from unlag.observe.align import align_weights
 from unlag.observe.evidence import Evidence
 from unlag.observe.graphs import file_graphs

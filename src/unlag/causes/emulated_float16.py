@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
 from unlag.errors import Missing
-from unlag.model.graph import GraphIndex, Node
+from unlag.model.facts import GraphIndex, Node
 from unlag.observe.evidence import Evidence
 from unlag.observe.graphs import executed_graphs
 from unlag.rewrites.element_types import fact_types

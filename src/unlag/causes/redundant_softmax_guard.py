@@ -21,7 +21,7 @@ onnxruntime#10919 for nodes in the middle that break a fusion.
 from __future__ import annotations
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
-from unlag.model.graph import GraphIndex
+from unlag.model.facts import GraphIndex
 from unlag.observe.evidence import Evidence
 from unlag.observe.graphs import executed_graphs
 from unlag.rewrites.remove_softmax_guard import guards_of, remove_softmax_guard

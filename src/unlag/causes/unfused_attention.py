@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
 from unlag.model.draft import Draft
-from unlag.model.graph import GraphIndex
+from unlag.model.facts import GraphIndex
 from unlag.observe.evidence import Evidence
 from unlag.observe.graphs import executed_graphs, file_graphs
 from unlag.observe.passes import LEVELS, OPTION, has_fewer_passes

@@ -20,7 +20,7 @@ Source: onnxruntime#10919, onnxruntime#8636, onnxruntime#5113 (of L layers, 2·L
 from __future__ import annotations
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
-from unlag.model.graph import GraphIndex
+from unlag.model.facts import GraphIndex
 from unlag.observe.evidence import Evidence
 from unlag.observe.graphs import executed_graphs, file_graphs
 from unlag.observe.passes import has_fewer_passes

@@ -6,10 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import onnx_ir as ir
 
 from unlag.model.graph import read_model, save_model
 from unlag.model.variant import Variant
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """What was seen of the variant while it ran: remedies that fix shapes or ranges work from it."""
+
+    input_shapes: dict[str, tuple[int, ...]] = {}
+    """Shapes of the workload's inputs, by name."""
+    ranges: dict[str, tuple[float, float]] = {}
+    """Least and largest value of each float tensor of the variant's file, by name."""
 
 
 @dataclass
@@ -21,6 +31,7 @@ class Draft:
     standard: ir.Model
     options: dict[str, str] = field(default_factory=dict)
     standard_options: Mapping[str, str] = field(default_factory=dict)
+    observed: Observed = field(default_factory=Observed)
 
     def save(self, path: Path) -> Variant:
         """Write the changed model and describe it as a variant."""
@@ -28,7 +39,7 @@ class Draft:
         return Variant(runtime=self.variant.runtime, path=str(path), options=dict(self.options))
 
 
-def open_draft(variant: Variant, standard: Variant) -> Draft:
+def open_draft(variant: Variant, standard: Variant, observed: Observed | None = None) -> Draft:
     """Read both models anew.
 
     Raises:
@@ -40,4 +51,5 @@ def open_draft(variant: Variant, standard: Variant) -> Draft:
         standard=read_model(Path(standard.path)),
         options=dict(variant.options),
         standard_options=standard.options,
+        observed=observed or Observed(),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from unlag.model.graph import GraphIndex, Node, dtype_name
+from unlag.model.facts import GraphIndex, Node, dtype_name
 from unlag.rewrites.element_types import fact_types
 from unlag.rewrites.remove_copies import LOSSLESS
 

@@ -7,9 +7,82 @@ import msgspec
 from unlag.errors import Missing
 from unlag.measure.host import Host
 from unlag.measure.statistics import Interval
-from unlag.model.graph import GraphFacts
+from unlag.model.draft import Observed
+from unlag.model.facts import GraphFacts
 from unlag.model.variant import Variant
 from unlag.runtimes.contract import Placement, Profile
+
+
+class TensorFacts(msgspec.Struct, frozen=True):
+    """What one tensor held in a run of the workload's inputs."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    low: float
+    high: float
+    rms: float
+    """Root of the mean square of the finite elements."""
+    nonfinite: int
+    """Elements that are NaN or infinite."""
+
+
+class Values(msgspec.Struct, frozen=True, tag=True):
+    """The tensors of a side's file, in the order in which the graph computes them, from a run without passes."""
+
+    tensors: dict[str, TensorFacts]
+
+
+class TensorPair(msgspec.Struct, frozen=True):
+    """A tensor of the standard's file, and the one of the variant's that carries the same values."""
+
+    standard: str
+    variant: str
+    correlation: float
+    error: float
+    """Root mean square of the difference, over that of the standard's values."""
+
+
+class AttentionFacts(msgspec.Struct, frozen=True):
+    """One attention block on both sides: how far its scores are off, and how sharp its rows are."""
+
+    standard: str
+    variant: str
+    """Outputs of the two Softmax nodes."""
+    standard_entropy: float
+    """Mean entropy of a row of attention weights, in nats."""
+    variant_entropy: float
+    logit_error: float | None
+    """Relative error of the scores that go into the Softmax; nothing where they are not paired."""
+
+
+class BlockFacts(msgspec.Struct, frozen=True):
+    """A part of the network between two borders that both sides have, with its profiled times and its error."""
+
+    name: str
+    standard_border: str
+    """The tensor that the block ends with in the standard; empty where the graph ends."""
+    variant_border: str
+    standard_ms: float | None
+    """Nothing without a profile."""
+    variant_ms: float | None
+    error: float | None
+    """Relative error of the border tensor."""
+
+
+class Ceilings(msgspec.Struct, frozen=True, tag=True):
+    """The two ceilings of this machine's roofline, with the threads of the bench."""
+
+    flop_per_s: float
+    """Of a large float32 matrix product."""
+    bytes_per_s: float
+    """Read and written by an elementwise operator on tensors beyond the caches."""
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What the user measured, in milliseconds; zero where only the other one was given."""
+
+    standard_ms: float
+    variant_ms: float
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -22,6 +95,9 @@ class Side(msgspec.Struct, frozen=True):
     """Scaled so that its operators add up to the unprofiled time."""
     placement: Placement | Missing
     latency_ms: float
+    values: Values | Missing = Missing("not run tensor by tensor")
+    load_ms: float = 0.0
+    first_run_ms: float = 0.0
 
 
 class WeightSource(msgspec.Struct, frozen=True):
@@ -46,3 +122,20 @@ class Evidence(msgspec.Struct, frozen=True):
     """Points, variant minus standard; nothing without a labelled workload."""
     weights: dict[str, WeightSource]
     """The variant's weight tensors (by the name that the matrix multiplication reads) in the standard."""
+    pairs: tuple[TensorPair, ...] = ()
+    """Tensors of the two files that carry the same values, in the standard's order."""
+    attention: tuple[AttentionFacts, ...] = ()
+    blocks: tuple[BlockFacts, ...] = ()
+    ceilings: Ceilings | Missing = Missing("the machine's ceilings were not measured")
+    input_shapes: dict[str, tuple[int, ...]] = {}
+    """Shapes of the inputs that were timed, by name."""
+    threads: int = 0
+    """Threads of the bench; zero where nothing was measured."""
+    claim: Claim | None = None
+
+    @property
+    def observed(self) -> Observed:
+        """What remedies may work from."""
+        values = self.variant.values
+        ranges = {} if isinstance(values, Missing) else {n: (t.low, t.high) for n, t in values.tensors.items()}
+        return Observed(self.input_shapes, ranges)

@@ -12,7 +12,8 @@ from unlag.measure.bench import Bench
 from unlag.measure.compare import STANDARD, VARIANT
 from unlag.measure.comparison import Comparison
 from unlag.measure.contest import Contest
-from unlag.model.graph import GraphFacts, facts_of, read_model
+from unlag.model.facts import GraphFacts, facts_of
+from unlag.model.graph import read_model
 from unlag.model.variant import Variant
 from unlag.observe.align import align_weights
 from unlag.observe.evidence import Evidence, Side, WeightSource

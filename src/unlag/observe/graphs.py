@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unlag.errors import Missing
-from unlag.model.graph import GraphFacts, GraphIndex
+from unlag.model.facts import GraphFacts, GraphIndex
 from unlag.observe.evidence import Evidence
 
 

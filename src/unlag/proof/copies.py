@@ -8,7 +8,7 @@ from pathlib import Path
 
 from unlag.causes.contract import Cause, Remedy
 from unlag.model.case import Case
-from unlag.model.draft import open_draft
+from unlag.model.draft import Observed, open_draft
 from unlag.model.variant import Variant
 from unlag.proof.times import Removed
 
@@ -39,9 +39,9 @@ class Copy:
         return frozenset(cause for cause, count in self.changes.items() if count)
 
 
-def make_copy(case: Case, suspects: Iterable[Suspect], path: Path) -> Copy:
+def make_copy(case: Case, suspects: Iterable[Suspect], path: Path, observed: Observed | None = None) -> Copy:
     """Apply the suspects' remedies to a fresh copy of the variant, in the order of their steps, and write it."""
-    draft = open_draft(case.variant, case.standard)
+    draft = open_draft(case.variant, case.standard, observed)
     changes = {
         suspect.id: suspect.remedy.apply(draft)
         for suspect in sorted(suspects, key=lambda s: (s.remedy.step, s.remedy.id))
@@ -52,8 +52,9 @@ def make_copy(case: Case, suspects: Iterable[Suspect], path: Path) -> Copy:
 class CopyShelf:
     """Makes each copy once, and knows which sets of causes give the same one."""
 
-    def __init__(self, case: Case, suspects: Iterable[Suspect], folder: Path) -> None:
+    def __init__(self, case: Case, suspects: Iterable[Suspect], folder: Path, observed: Observed | None = None) -> None:
         self._case = case
+        self._observed = observed
         self._suspects = {suspect.id: suspect for suspect in suspects}
         self._folder = folder
         self._copies: dict[Removed, Copy] = {frozenset(): Copy(case.variant, {})}
@@ -63,7 +64,7 @@ class CopyShelf:
         """The copy without these causes; what came out unchanged, or like another copy, is not kept twice."""
         if removed not in self._same:
             path = self._folder / f"copy{len(self._same)}.onnx"
-            copy = make_copy(self._case, [self._suspects[cause] for cause in removed], path)
+            copy = make_copy(self._case, [self._suspects[cause] for cause in removed], path, self._observed)
             self._same[removed] = copy.effective
             if copy.effective in self._copies:
                 path.unlink(missing_ok=True)

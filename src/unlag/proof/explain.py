@@ -16,7 +16,7 @@ def explain_evidence(bench: Bench, compared: Compared, evidence: Evidence) -> Ex
     """Prove what the evidence suggests, and say what adds up to the gap."""
     findings = diagnose_all(evidence)
     found = [(cause, finding) for cause, finding in findings if finding.status == "found"]
-    proofs = prove(bench, compared, suspects_of(found))
+    proofs = prove(bench, compared, suspects_of(found), evidence.observed)
     comparison = compared.comparison
     reports = report_causes(findings, proofs, comparison)
     return Explanation(

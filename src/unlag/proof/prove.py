@@ -15,6 +15,7 @@ from unlag.measure.accuracy import Scored, score
 from unlag.measure.bench import Bench, quick
 from unlag.measure.compare import STANDARD, VARIANT, Compared
 from unlag.measure.comparison import Comparison
+from unlag.model.draft import Observed
 from unlag.model.variant import Variant
 from unlag.proof import shapley, times
 from unlag.proof.copies import CopyShelf, Suspect
@@ -67,12 +68,12 @@ def suspects_of(found: Iterable[tuple[Cause, Finding]]) -> tuple[Suspect, ...]:
     return tuple(suspects)
 
 
-def prove(bench: Bench, compared: Compared, suspects: Sequence[Suspect]) -> Proofs:
+def prove(bench: Bench, compared: Compared, suspects: Sequence[Suspect], observed: Observed | None = None) -> Proofs:
     """Measure each suspect first-in and last-out, and the knots between them in pairs."""
     if not suspects:
         return Proofs((), (), None, {}, None, frozenset())
     with tempfile.TemporaryDirectory(prefix="unlag-") as folder:
-        shelf = CopyShelf(bench.case, suspects, Path(folder))
+        shelf = CopyShelf(bench.case, suspects, Path(folder), observed)
         kept, rejections = check_remedies(bench.within(0.0, 0.2), shelf, suspects)
         if not kept:
             return Proofs((), tuple(rejections), None, {}, None, frozenset())

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from unlag.model.graph import GraphIndex, Node
+from unlag.model.facts import GraphIndex, Node
 from unlag.rewrites.attention_pattern import AttentionBlock, probe_feeds, probe_sizes
 from unlag.rewrites.evaluate import Array, Evaluator
 from unlag.rewrites.projections import Projection

@@ -11,7 +11,7 @@ import math
 import msgspec
 import numpy as np
 
-from unlag.model.graph import GraphFacts, GraphIndex, Node
+from unlag.model.facts import GraphFacts, GraphIndex, Node
 from unlag.rewrites.evaluate import Array, Evaluator
 from unlag.rewrites.projections import PRODUCTS, Projection, is_weight, read_projection
 

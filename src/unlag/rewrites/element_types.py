@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from unlag.model.graph import GraphFacts, dtype_name
+from unlag.model.facts import GraphFacts, dtype_name
 
 _SAME_AS_FIRST = frozenset(
     {

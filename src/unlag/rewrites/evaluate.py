@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from unlag.model.graph import Attribute, Constant, GraphIndex, Node
+from unlag.model.facts import Attribute, Constant, GraphIndex, Node
 
 Array = npt.NDArray[np.generic]
 Attributes = Mapping[str, Attribute]

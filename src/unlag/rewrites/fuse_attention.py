@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from unlag.model.graph import GraphIndex, add_constant, constant_array, facts_of, insert_node, replace_output, sweep
+from unlag.model.facts import GraphIndex, facts_of
+from unlag.model.graph import add_constant, constant_array, insert_node, replace_output, sweep
 from unlag.rewrites.attention_layout import Layout, head_values, read_layout
 from unlag.rewrites.attention_pattern import AttentionBlock, attention_blocks
 from unlag.rewrites.element_types import element_types

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from unlag.model.graph import GraphIndex, Node, facts_of, insert_node, replace_output, sweep
+from unlag.model.facts import GraphIndex, Node, facts_of
+from unlag.model.graph import insert_node, replace_output, sweep
 from unlag.rewrites.element_types import element_types
 from unlag.rewrites.evaluate import Evaluator
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from unlag.model.graph import add_constant, constant_array, facts_of, insert_node, sweep
+from unlag.model.facts import facts_of
+from unlag.model.graph import add_constant, constant_array, insert_node, sweep
 from unlag.rewrites.attention_pattern import attention_blocks
 from unlag.rewrites.evaluate import Array
 from unlag.rewrites.neighbors import made_by

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from unlag.model.graph import GraphIndex, Node
+from unlag.model.facts import GraphIndex, Node
 from unlag.rewrites.weight_reads import weight_start
 
 PRODUCTS = frozenset({"MatMul", "FusedMatMul", "TransposeMatMul"})

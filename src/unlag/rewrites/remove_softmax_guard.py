@@ -6,7 +6,8 @@ import math
 
 import onnx_ir as ir
 
-from unlag.model.graph import GraphIndex, Node, facts_of, replace_output, sweep
+from unlag.model.facts import GraphIndex, Node, facts_of
+from unlag.model.graph import replace_output, sweep
 from unlag.rewrites.attention_layout import read_layout
 from unlag.rewrites.attention_pattern import attention_blocks
 

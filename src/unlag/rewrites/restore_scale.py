@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from unlag.model.graph import GraphFacts, add_constant, facts_of
+from unlag.model.facts import GraphFacts, facts_of
+from unlag.model.graph import add_constant
 from unlag.rewrites.attention_pattern import AttentionBlock, attention_blocks
 from unlag.rewrites.element_types import element_types
 from unlag.rewrites.evaluate import Array

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from unlag.model.graph import SMALL, constant_array
+from unlag.model.facts import SMALL
+from unlag.model.graph import constant_array
 from unlag.rewrites.neighbors import sole_reader
 
 Array = npt.NDArray[np.generic]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from unlag.model.graph import SMALL, Constant, GraphIndex, Node
+from unlag.model.facts import SMALL, Constant, GraphIndex, Node
 
 _UNDOING = frozenset({"DequantizeLinear", "Cast", "Mul", "Sub", "Transpose", "Identity", "Reshape"})
 _LONGEST_CHAIN = 8

@@ -145,7 +145,8 @@ class OnnxRuntime:
             UsageError: the file is missing, truncated, not ONNX, or names external data outside its folder.
         """
         # the worker imports this file too, and needs no graph library
-        from unlag.model.graph import embedding_limits, read_model, signature_of, size_on_disk_bytes  # noqa: PLC0415
+        from unlag.model.facts import signature_of  # noqa: PLC0415
+        from unlag.model.graph import embedding_limits, read_model, size_on_disk_bytes  # noqa: PLC0415
 
         path = Path(variant.path)
         model = read_model(path)
