@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx import helper
 
 from unlag.demo.bert import BertConfig, build_bert_from, random_weights
 from unlag.demo.flash import NOTHING, FlashRecipe, make_flash
@@ -44,6 +45,10 @@ class Pair(NamedTuple):
     isa: tuple[str, ...] = OLD_X86
     standard_profile: Profile | Missing = Missing("not profiled")
     variant_profile: Profile | Missing = Missing("not profiled")
+    feed: dict[str, np.ndarray] | None = None
+    """``tiny_feed()`` where there is none."""
+    profiled: bool = False
+    """Profile both sides for real, in this process."""
 
 
 @cache
@@ -56,6 +61,41 @@ def tiny_bert(seed: int = 0) -> onnx.ModelProto:
         columns = np.where(rng.random((array.shape[0], 1)) < 0.1, 8.0, 1.0) if wide else 1.0
         weights[name] = (array * 10 * columns if wide else array).astype(np.float32)
     return build_bert_from(CONFIG, weights)
+
+
+@cache
+def tiny_cnn(seed: int = 0) -> onnx.ModelProto:
+    """Image in, 10 classes out: three 3x3 convolutions with Relu, one depthwise, pooling, Gemm."""
+    rng = np.random.default_rng(seed)
+    nodes, weights = [], []
+
+    def constant(name: str, *shape: int) -> str:
+        scale = 1.0 if len(shape) == 1 else float(np.prod(shape[1:])) ** -0.5
+        weights.append(onnx.numpy_helper.from_array((rng.standard_normal(shape) * scale).astype(np.float32), name))
+        return name
+
+    def convolve(source: str, name: str, inputs: int, outputs: int, group: int = 1) -> str:
+        kernel = [source, constant(f"{name}.weight", outputs, inputs // group, 3, 3), constant(f"{name}.bias", outputs)]
+        nodes.append(helper.make_node("Conv", kernel, [f"{name}.out"], name, group=group, pads=[1, 1, 1, 1]))
+        nodes.append(helper.make_node("Relu", [f"{name}.out"], [f"{name}.relu"], f"{name}.activation"))
+        return f"{name}.relu"
+
+    x = convolve("image", "first", 3, 16)
+    x = convolve(x, "second", 16, 32)
+    x = convolve(x, "depthwise", 32, 32, group=32)
+    x = convolve(x, "third", 32, 32)
+    nodes.append(helper.make_node("GlobalAveragePool", [x], ["pooled"], "pool"))
+    nodes.append(helper.make_node("Flatten", ["pooled"], ["flat"], "flatten"))
+    head = ["flat", constant("head.weight", 32, 10), constant("head.bias", 10)]
+    nodes.append(helper.make_node("Gemm", head, ["logits"], "head"))
+    image = helper.make_tensor_value_info("image", onnx.TensorProto.FLOAT, ["batch", 3, 24, 24])
+    logits = helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["batch", 10])
+    graph = helper.make_graph(nodes, "cnn", [image], [logits], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def cnn_feed(batch: int = 1, seed: int = 0) -> dict[str, np.ndarray]:
+    return {"image": np.random.default_rng(seed).standard_normal((batch, 3, 24, 24)).astype(np.float32)}
 
 
 def flash(**traits: bool) -> onnx.ModelProto:
@@ -87,10 +127,11 @@ def fake_host(isa: tuple[str, ...], architecture: str = "x86_64") -> Host:
 
 
 def gather_evidence(pair: Pair) -> Evidence:
+    feed = tiny_feed() if pair.feed is None else pair.feed
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        standard = _side(pair.standard, pair.standard_options, pair.standard_profile, folder / "standard")
-        variant = _side(pair.variant, pair.variant_options, pair.variant_profile, folder / "variant")
+        standard = _side(pair, pair.standard, pair.standard_options, pair.standard_profile, folder / "standard")
+        variant = _side(pair, pair.variant, pair.variant_options, pair.variant_profile, folder / "variant")
     return Evidence(
         host=fake_host(pair.isa),
         standard=standard,
@@ -98,15 +139,21 @@ def gather_evidence(pair: Pair) -> Evidence:
         gap_ms=Interval(1.0, 0.9, 1.1),
         accuracy_change=Interval(-1.0, -1.5, -0.5),
         weights=align_weights(editable(pair.standard), editable(pair.variant)),
+        input_shapes={name: array.shape for name, array in feed.items()},
+        threads=1,
     )
 
 
-def _side(model: onnx.ModelProto, options: dict[str, str], profile: Profile | Missing, folder: Path) -> Side:
+def _side(
+    pair: Pair, model: onnx.ModelProto, options: dict[str, str], profile: Profile | Missing, folder: Path
+) -> Side:
     folder.mkdir()
     path = folder / "model.onnx"
     onnx.save(model, path)
     variant = Variant("onnxruntime", str(path), options)
     executed = RUNTIME.executed_graph(variant, 1, folder)
+    if pair.profiled:
+        profile = RUNTIME.profile(variant, 1, tiny_feed() if pair.feed is None else pair.feed, 3)
     return Side(
         variant=variant,
         graph=facts_of(read_model(path)),
