@@ -15,14 +15,17 @@ from onnx import helper
 
 from unlag.demo.bert import BertConfig, build_bert_from, random_weights
 from unlag.demo.flash import NOTHING, FlashRecipe, make_flash
-from unlag.errors import Missing
+from unlag.errors import Missing, UsageError
 from unlag.measure.host import Host, read_host
+from unlag.measure.sketch import TensorSketch, sketch_of
 from unlag.measure.statistics import Interval
 from unlag.model.facts import facts_of
 from unlag.model.graph import read_model
 from unlag.model.variant import Variant
 from unlag.observe.align import align_weights
-from unlag.observe.evidence import Evidence, Side
+from unlag.observe.evidence import Claim, Evidence, Side
+from unlag.observe.gather import with_values
+from unlag.rewrites.expose_tensors import expose_tensors
 from unlag.runtimes.contract import Profile
 from unlag.runtimes.onnxruntime import RUNTIME
 
@@ -33,6 +36,14 @@ OLD_X86 = ("avx2", "f16c", "fma")
 """No float16 arithmetic, no int8 dot product."""
 NEW_X86 = ("avx2", "avx512_fp16", "avx512_vnni", "avx512f", "f16c", "fma")
 OFF = {"optimization": "off"}
+
+
+class Times(NamedTuple):
+    """What the contest measured of a side, in milliseconds."""
+
+    latency_ms: float = 1.0
+    load_ms: float = 0.0
+    first_run_ms: float = 0.0
 
 
 class Pair(NamedTuple):
@@ -49,6 +60,9 @@ class Pair(NamedTuple):
     """``tiny_feed()`` where there is none."""
     profiled: bool = False
     """Profile both sides for real, in this process."""
+    claim: Claim | None = None
+    standard_times: Times = Times()
+    variant_times: Times = Times()
 
 
 @cache
@@ -132,16 +146,33 @@ def gather_evidence(pair: Pair) -> Evidence:
         folder = Path(name)
         standard = _side(pair, pair.standard, pair.standard_options, pair.standard_profile, folder / "standard")
         variant = _side(pair, pair.variant, pair.variant_options, pair.variant_profile, folder / "variant")
-    return Evidence(
+    evidence = Evidence(
         host=fake_host(pair.isa),
-        standard=standard,
-        variant=variant,
+        standard=msgspec.structs.replace(standard, **pair.standard_times._asdict()),
+        variant=msgspec.structs.replace(variant, **pair.variant_times._asdict()),
         gap_ms=Interval(1.0, 0.9, 1.1),
         accuracy_change=Interval(-1.0, -1.5, -0.5),
         weights=align_weights(editable(pair.standard), editable(pair.variant)),
         input_shapes={name: array.shape for name, array in feed.items()},
         threads=1,
+        claim=pair.claim,
     )
+    return with_values(evidence, sketches_of(pair.standard, feed), sketches_of(pair.variant, feed))
+
+
+def sketches_of(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> dict[str, TensorSketch] | Missing:
+    """What ``sketch_tensors`` gives, from this process."""
+    exposed = editable(model)
+    names = expose_tensors(exposed)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "exposed.onnx"
+        ir.save(exposed, path)
+        try:
+            session = RUNTIME.open(Variant("onnxruntime", str(path), OFF), 1)
+            arrays = session.run({info.name: feed[info.name] for info in session.signature.inputs}, names)
+        except UsageError as error:
+            return Missing(error.message)
+    return {name: sketch for name, array in arrays.items() if (sketch := sketch_of(array)) is not None}
 
 
 def _side(

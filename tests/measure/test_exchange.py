@@ -24,6 +24,7 @@ REQUESTS = (
     exchange.Prepare("folder/feeds"),
     exchange.Evaluate(0, 10, "mean_pool", "folder/out"),
     exchange.Answer("folder/feeds", "folder/out"),
+    exchange.Sketch(("a", "b"), "sketches"),
     exchange.MakeProfile(8, "folder"),
 )
 REPLIES = (

@@ -19,6 +19,7 @@ from unlag.measure.monitor import disturbance, take_usage
 from unlag.measure.process import WorkerProcess
 from unlag.measure.progress import Progress, silent
 from unlag.measure.schedule import Protocol, orders
+from unlag.measure.sketch import TensorSketch, read_sketches
 from unlag.measure.statistics import Floats, Interval, mean_interval, ratio_interval
 from unlag.model.variant import Variant
 from unlag.model.workload import Feed, Reduction, Rows
@@ -219,17 +220,23 @@ class Contest:
             self._progress(f"timing {len(self._contenders)} contenders: starting {name} (launch {launch})")
             self._launch(name)
 
-    def _launch(self, name: str) -> None:
+    def _launch(self, name: str, *, warm: bool = True) -> None:
         process = WorkerProcess(name)
         self._processes[name] = process
-        request = exchange.Open(self._contenders[name], self._threads, self._cores, str(self._folder / "feed"))
+        request = exchange.Open(
+            self._contenders[name], self._threads, self._cores, str(self._folder / "feed"), cold=not warm
+        )
         opened = process.ask(request, exchange.Opened, self._protocol.patience_s)
+        if warm:
+            self._warm_up(name, process, opened)
+        process.freeze()
+
+    def _warm_up(self, name: str, process: WorkerProcess, opened: exchange.Opened) -> None:
         warm = process.ask(
             exchange.WarmUp(self._protocol.warmup_limit_s),
             exchange.WarmedUp,
             self._protocol.patience_s + self._protocol.warmup_limit_s,
         )
-        process.freeze()
         self._typical_ms[name] = warm.typical_ms
         self._launches[name].append(
             Launch(opened.load_ms, opened.first_run_ms, warm.runs, steady=warm.steady, pinned=opened.pinned)
@@ -241,10 +248,10 @@ class Contest:
         self._processes.clear()
 
     @contextlib.contextmanager
-    def _awake(self, name: str) -> Iterator[WorkerProcess]:
-        """The contender's process, thawed for as long as it is needed."""
+    def _awake(self, name: str, *, warm: bool = True) -> Iterator[WorkerProcess]:
+        """The contender's process, thawed for as long as it is needed; started cold where nothing will be timed."""
         if name not in self._processes:
-            self._launch(name)
+            self._launch(name, warm=warm)
         process = self._processes[name]
         process.thaw()
         try:
@@ -276,6 +283,15 @@ class Contest:
         answers = exchange.read_feeds(out)
         out.unlink()
         return answers
+
+    def sketch(self, name: str, outputs: Sequence[str]) -> dict[str, TensorSketch]:
+        """Sketches of these outputs of the contender, from a run of the timed feed."""
+        out = self._folder / "sketches"
+        with self._awake(name, warm=False) as process:
+            process.ask(exchange.Sketch(tuple(outputs), str(out)), exchange.Done, self._evaluation_patience_s)
+        sketches = read_sketches(out)
+        out.unlink()
+        return sketches
 
     def profile(self, name: str, runs: int, folder: Path) -> exchange.ProfileMade:
         """Profile the contender, and have its executed graph written into ``folder``."""

@@ -20,6 +20,8 @@ class Open(msgspec.Struct, frozen=True, tag="open"):
     threads: int
     cores: tuple[int, ...]
     feed: str
+    cold: bool = False
+    """Don't run it yet: all outputs of a model that gives out its inside might not fit into memory."""
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
@@ -88,6 +90,13 @@ class Answer(msgspec.Struct, frozen=True, tag="answer"):
     out: str
 
 
+class Sketch(msgspec.Struct, frozen=True, tag="sketch"):
+    """Run the timed feed, a few of the outputs at a time, and write a sketch of each to ``out``."""
+
+    outputs: tuple[str, ...]
+    out: str
+
+
 class MakeProfile(msgspec.Struct, frozen=True, tag="make_profile"):
     """Profile runs of the timed feed, and write the executed graph into ``folder``."""
 
@@ -114,7 +123,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     usage: bool
 
 
-Request = Open | WarmUp | TakeTurn | Prepare | Evaluate | Answer | MakeProfile
+Request = Open | WarmUp | TakeTurn | Prepare | Evaluate | Answer | Sketch | MakeProfile
 Reply = Opened | WarmedUp | TurnTaken | Prepared | ProfileMade | Done | Failed
 
 

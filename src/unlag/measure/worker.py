@@ -22,6 +22,7 @@ import psutil
 
 from unlag.errors import UnlagError, UsageError
 from unlag.measure import exchange
+from unlag.measure.sketch import TensorSketch, sketch_of, write_sketches
 from unlag.model.workload import Array, Feed, Reduction, TensorInfo
 from unlag.runtimes.contract import Runtime, Session, find_runtime
 
@@ -38,6 +39,9 @@ WIDEST_BATCH = 32
 """Rows in one run of an evaluation; more gain little and cost memory."""
 ROW_TOLERANCE = 1e-4
 """Relative difference that another blocking of the same sums may make."""
+
+OUTPUTS_AT_ONCE = 16
+"""So many tensors of a model's inside are held together while they are sketched."""
 
 _PR_SET_PDEATHSIG = 1
 """prctl(2): the kernel kills this process when its parent dies, even while it is stopped."""
@@ -63,6 +67,7 @@ class Worker:
             exchange.Prepare: self._prepare,
             exchange.Evaluate: self._evaluate,
             exchange.Answer: self._answer,
+            exchange.Sketch: self._sketch,
             exchange.MakeProfile: self._profile,
         }
         return handlers[type(request)](request)
@@ -84,7 +89,8 @@ class Worker:
         feed = exchange.read_feeds(Path(request.feed))[0]
         self._feed = _fitting(self.session, feed, request.variant)
         ready = time.perf_counter_ns()
-        self._session.run_only(self._feed)
+        if not request.cold:
+            self._session.run_only(self._feed)
         first = time.perf_counter_ns()
         return exchange.Opened(
             signature=self._session.signature,
@@ -155,6 +161,17 @@ class Worker:
     def _answer(self, request: exchange.Answer) -> exchange.Done:
         feeds = exchange.read_feeds(Path(request.feeds))
         exchange.write_feeds(Path(request.out), [_numbers(self._run(feed)) for feed in feeds])
+        return exchange.Done()
+
+    def _sketch(self, request: exchange.Sketch) -> exchange.Done:
+        sketches: dict[str, TensorSketch] = {}
+        for start in range(0, len(request.outputs), OUTPUTS_AT_ONCE):
+            names = request.outputs[start : start + OUTPUTS_AT_ONCE]
+            for name, array in self.session.run(self._feed, names).items():
+                sketch = sketch_of(array)
+                if sketch is not None:
+                    sketches[name] = sketch
+        write_sketches(Path(request.out), sketches)
         return exchange.Done()
 
     def _run(self, feed: Feed) -> dict[str, Array]:

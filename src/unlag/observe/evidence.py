@@ -6,24 +6,13 @@ import msgspec
 
 from unlag.errors import Missing
 from unlag.measure.host import Host
+from unlag.measure.sketch import TensorFacts
 from unlag.measure.statistics import Interval
 from unlag.model.draft import Observed
-from unlag.model.facts import GraphFacts
+from unlag.model.facts import GraphFacts, GraphIndex
 from unlag.model.variant import Variant
+from unlag.rewrites.activation_codes import undone_quantizations
 from unlag.runtimes.contract import Placement, Profile
-
-
-class TensorFacts(msgspec.Struct, frozen=True):
-    """What one tensor held in a run of the workload's inputs."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    low: float
-    high: float
-    rms: float
-    """Root of the mean square of the finite elements."""
-    nonfinite: int
-    """Elements that are NaN or infinite."""
 
 
 class Values(msgspec.Struct, frozen=True, tag=True):
@@ -79,10 +68,17 @@ class Ceilings(msgspec.Struct, frozen=True, tag=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What the user measured, in milliseconds; zero where only the other one was given."""
+    """What the user measured, in milliseconds; nothing where only the other one was given."""
 
-    standard_ms: float
-    variant_ms: float
+    standard_ms: float | None = None
+    variant_ms: float | None = None
+
+    @property
+    def slowdown(self) -> float | None:
+        """Claimed variant over claimed standard; nothing unless both were given."""
+        if self.standard_ms is None or self.variant_ms is None:
+            return None
+        return self.variant_ms / self.standard_ms
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -136,6 +132,18 @@ class Evidence(msgspec.Struct, frozen=True):
     @property
     def observed(self) -> Observed:
         """What remedies may work from."""
-        values = self.variant.values
-        ranges = {} if isinstance(values, Missing) else {n: (t.low, t.high) for n, t in values.tensors.items()}
-        return Observed(self.input_shapes, ranges)
+        ours = _tensors(self.variant.values)
+        theirs = _tensors(self.standard.values)
+        pairs = [(pair.variant, theirs[pair.standard]) for pair in self.pairs if pair.standard in theirs]
+        executed = self.variant.executed
+        return Observed(
+            input_shapes=self.input_shapes,
+            ranges={name: (tensor.low, tensor.high) for name, tensor in ours.items()},
+            intended={name: (tensor.low, tensor.high) for name, tensor in pairs},
+            rms={name: tensor.rms for name, tensor in ours.items()},
+            undone={} if isinstance(executed, Missing) else undone_quantizations(GraphIndex(executed)),
+        )
+
+
+def _tensors(values: Values | Missing) -> dict[str, TensorFacts]:
+    return {} if isinstance(values, Missing) else values.tensors

@@ -16,7 +16,10 @@ from unlag.model.facts import GraphFacts, facts_of
 from unlag.model.graph import read_model
 from unlag.model.variant import Variant
 from unlag.observe.align import align_weights
+from unlag.observe.blocks import find_blocks
 from unlag.observe.evidence import Evidence, Side, WeightSource
+from unlag.observe.match import match_tensors
+from unlag.observe.values import Sketches, attention_of, sketch_tensors, values_of
 from unlag.runtimes.contract import Profile, find_runtime
 
 PROFILED_RUNS = 8
@@ -30,15 +33,40 @@ def observe(bench: Bench, comparison: Comparison) -> Evidence:
     sides = {}
     with bench.contest(contenders) as contest:
         for position, (name, variant) in enumerate(contenders.items()):
-            bench.progress(f"profiling: the {name}", position / len(contenders))
+            bench.progress(f"profiling: the {name}", position / 2 / len(contenders))
             sides[name] = _side(contest, name, variant, latency[name].median)
-    return Evidence(
-        host=comparison.host,
-        standard=sides[STANDARD],
-        variant=sides[VARIANT],
-        gap_ms=comparison.gap_ms,
-        accuracy_change=comparison.accuracy_change,
-        weights=_aligned(case.standard, case.variant),
+    bench.progress("looking at the tensors inside both", 0.5)
+    return with_values(
+        Evidence(
+            host=comparison.host,
+            standard=sides[STANDARD],
+            variant=sides[VARIANT],
+            gap_ms=comparison.gap_ms,
+            accuracy_change=comparison.accuracy_change,
+            weights=_aligned(case.standard, case.variant),
+            input_shapes={name: array.shape for name, array in bench.workload.feed.items()},
+            threads=bench.threads,
+        ),
+        sketch_tensors(bench, case.standard),
+        sketch_tensors(bench, case.variant),
+    )
+
+
+def with_values(evidence: Evidence, standard: Sketches | Missing, variant: Sketches | Missing) -> Evidence:
+    """The evidence with what both sides' tensors held, which belong together, and blocks between them."""
+    ours, theirs = (
+        msgspec.structs.replace(side, values=values_of(sketches))
+        for side, sketches in ((evidence.standard, standard), (evidence.variant, variant))
+    )
+    evidence = msgspec.structs.replace(evidence, standard=ours, variant=theirs)
+    if isinstance(standard, Missing) or isinstance(variant, Missing):
+        return evidence
+    pairs = match_tensors(standard, variant)
+    return msgspec.structs.replace(
+        evidence,
+        pairs=pairs,
+        attention=attention_of(evidence, standard, variant),
+        blocks=find_blocks(ours, theirs, pairs),
     )
 
 

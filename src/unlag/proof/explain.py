@@ -5,7 +5,7 @@ from __future__ import annotations
 from unlag.causes.contract import Cause, Finding, diagnose, find_causes
 from unlag.measure.bench import Bench
 from unlag.measure.compare import Compared
-from unlag.observe.blocks import compared_by_kind
+from unlag.observe.kinds import compared_by_kind
 from unlag.observe.evidence import Evidence
 from unlag.proof.explanation import Block, Explanation
 from unlag.proof.prove import prove, suspects_of

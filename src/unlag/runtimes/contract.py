@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, cast
 
@@ -87,8 +87,8 @@ class Session(Protocol):
 
     signature: Signature
 
-    def run(self, feed: Feed) -> Mapping[str, Array]:
-        """Run once; outputs by name, in the model's order."""
+    def run(self, feed: Feed, outputs: Sequence[str] | None = None) -> Mapping[str, Array]:
+        """Run once; the outputs asked for (all, where none are named) by name, in the model's or the given order."""
         ...
 
     def run_only(self, feed: Feed) -> None:

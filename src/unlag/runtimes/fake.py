@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -49,8 +49,9 @@ class FakeSession:
         info = TensorInfo(name=script.input_name, dtype="float32", shape=("batch", "width"))
         self.signature = Signature(inputs=(info,), outputs=(msgspec.structs.replace(info, name="y"),))
 
-    def run(self, feed: Feed) -> Mapping[str, Array]:
+    def run(self, feed: Feed, outputs: Sequence[str] | None = None) -> Mapping[str, Array]:
         """Run once; the output is called ``y``."""
+        del outputs
         broken = self._advance()
         y = np.asarray(feed[self._script.input_name], np.float32) * self._script.factor + self._script.offset
         return {"y": np.full_like(y, np.nan) if broken else y}

@@ -6,7 +6,7 @@ import importlib.util
 import json
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,9 +106,12 @@ class OnnxRuntimeSession:
             outputs=tuple(_tensor_info(x) for x in session.get_outputs()),
         )
 
-    def run(self, feed: Feed) -> Mapping[str, Array]:
+    def run(self, feed: Feed, outputs: Sequence[str] | None = None) -> Mapping[str, Array]:
         """Run once; outputs by name."""
-        return dict(zip(self._names, self._session.run(self._names, dict(feed)), strict=True))
+        names = self._names if outputs is None else list(outputs)
+        if not names:  # the runtime takes an empty list for all outputs
+            return {}
+        return dict(zip(names, self._session.run(names, dict(feed)), strict=True))
 
     def run_only(self, feed: Feed) -> None:
         """Run once for timing."""
