@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from unlag.errors import Missing
+from unlag.measure.ceilings import Ceilings
 from unlag.measure.host import Host
 from unlag.measure.sketch import TensorFacts
 from unlag.measure.statistics import Interval
@@ -56,15 +57,6 @@ class BlockFacts(msgspec.Struct, frozen=True):
     variant_ms: float | None
     error: float | None
     """Relative error of the border tensor."""
-
-
-class Ceilings(msgspec.Struct, frozen=True, tag=True):
-    """The two ceilings of this machine's roofline, with the threads of the bench."""
-
-    flop_per_s: float
-    """Of a large float32 matrix product."""
-    bytes_per_s: float
-    """Read and written by an elementwise operator on tensors beyond the caches."""
 
 
 class Claim(msgspec.Struct, frozen=True):

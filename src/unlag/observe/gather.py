@@ -9,6 +9,7 @@ import msgspec
 
 from unlag.errors import Missing, UnlagError
 from unlag.measure.bench import Bench
+from unlag.measure.ceilings import ceilings_of
 from unlag.measure.compare import STANDARD, VARIANT
 from unlag.measure.comparison import Comparison
 from unlag.measure.contest import Contest
@@ -46,6 +47,7 @@ def observe(bench: Bench, comparison: Comparison) -> Evidence:
             weights=_aligned(case.standard, case.variant),
             input_shapes={name: array.shape for name, array in bench.workload.feed.items()},
             threads=bench.threads,
+            ceilings=ceilings_of(bench.within(0.4, 0.5)),
         ),
         sketch_tensors(bench, case.standard),
         sketch_tensors(bench, case.variant),

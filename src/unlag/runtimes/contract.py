@@ -47,6 +47,8 @@ class Operator(msgspec.Struct, frozen=True):
     """The provider, and the kernel where the runtime names it."""
     input_shapes: tuple[tuple[int, ...], ...]
     output_shapes: tuple[tuple[int, ...], ...]
+    moved_bytes: int = 0
+    """Bytes of its inputs and outputs."""
 
 
 class Profile(msgspec.Struct, frozen=True, tag=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -91,6 +92,12 @@ _INTEGER_OPERATORS = frozenset(
 
 _TYPES = {"float": "float32", "double": "float64"}
 """The runtime's C++ names where they differ from numpy's."""
+
+_ITEM_BYTES = {
+    "double": 8, "int64": 8, "uint64": 8, "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2,
+    "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
+"""Bytes of an element by the runtime's C++ name; four for all others."""
 
 _SIGNATURE_TYPE = re.compile(r"tensor\((\w+)\)")
 
@@ -326,6 +333,7 @@ def _operator(event: dict[str, Any], time_ms: float) -> Operator:
         kernel=arguments.get("provider", "unknown"),
         input_shapes=_shapes(inputs),
         output_shapes=_shapes(outputs),
+        moved_bytes=_moved_bytes(op_type, inputs, outputs),
     )
 
 
@@ -336,6 +344,14 @@ def _precision(op_type: str, inputs: list[dict[str, Any]], outputs: list[dict[st
     floats = [name for name in types if "float" in name or name == "double"]
     name = (floats or types or ["unknown"])[0]
     return _TYPES.get(name, name)
+
+
+def _moved_bytes(op_type: str, inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> int:
+    """Bytes of inputs and outputs; of a table that is looked up, only the rows that are taken."""
+    touched = outputs if op_type.startswith("Gather") else inputs
+    return sum(
+        math.prod(shape) * _ITEM_BYTES.get(name, 4) for entry in (*touched, *outputs) for name, shape in entry.items()
+    )
 
 
 def _shapes(entries: list[dict[str, Any]]) -> tuple[tuple[int, ...], ...]:
