@@ -14,10 +14,12 @@ from unlag.measure.progress import Progress, silent
 from unlag.model.case import Case
 from unlag.model.variant import Variant, parse_spec
 from unlag.model.workload import Shape, parse_shape
+from unlag.observe.evidence import Claim
+from unlag.proof.explain import Extent
 from unlag.proof.explanation import Explanation
 from unlag.stages.fixed import Fix
 
-__all__ = ["CaseOptions", "compare", "explain", "fix", "make_case"]
+__all__ = ["CaseOptions", "compare", "explain", "fix", "make_case", "make_extent"]
 
 FEWEST_ROUNDS = 2
 """One round has no spread, so no interval."""
@@ -53,10 +55,11 @@ def explain(
     variant: str | Path | Variant,
     *,
     progress: Progress = silent,
+    extent: Extent | None = None,
     **options: Unpack[CaseOptions],
 ) -> Explanation:
-    """Measure, and prove which causes the difference has."""
-    return pipeline.explain(make_case(standard, variant, **options), progress)
+    """Measure, and prove which causes the difference has; ``make_extent`` says how far to go."""
+    return pipeline.explain(make_case(standard, variant, **options), progress, extent=extent)
 
 
 def fix(
@@ -69,6 +72,28 @@ def fix(
 ) -> Fix:
     """Measure, explain, and write a model that doesn't lag into the folder ``output``."""
     return pipeline.fix(make_case(standard, variant, **options), Path(output), progress)
+
+
+def make_extent(
+    *,
+    quick: bool = False,
+    graft: bool = False,
+    claim_standard_ms: float | None = None,
+    claim_variant_ms: float | None = None,
+) -> Extent:
+    """How far an explanation goes: diagnosis only, grafts of all blocks, the user's own times.
+
+    Raises:
+        UsageError: a claimed time makes no sense, or is to be checked without measuring.
+    """
+    claimed = {"claim_standard_ms": claim_standard_ms, "claim_variant_ms": claim_variant_ms}
+    for name, value in claimed.items():
+        if value is not None:
+            _finite(value, name, above_zero=True)
+    given = any(value is not None for value in claimed.values())
+    if quick and (given or graft):
+        raise UsageError("quick only diagnoses: it can't graft, or try what gives a claimed time")
+    return Extent(quick=quick, graft=graft, claim=Claim(claim_standard_ms, claim_variant_ms) if given else None)
 
 
 def make_case(standard: str | Path | Variant, variant: str | Path | Variant, **options: Unpack[CaseOptions]) -> Case:

@@ -30,6 +30,10 @@ class ContenderError(UsageError):
     """A contender crashed, hung, was killed or gave unusable outputs while being measured."""
 
 
+class NonfiniteError(UsageError):
+    """A contender's outputs hold NaN or infinity, so that there is nothing to compare."""
+
+
 class Missing(msgspec.Struct, frozen=True, tag=True):
     """A fact that could not be read, and why. Never confused with zero or with "no"."""
 

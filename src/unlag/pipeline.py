@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from unlag import assets
-from unlag.errors import UsageError
+from unlag.errors import NonfiniteError, UsageError
 from unlag.measure import compare as measuring
 from unlag.measure.bench import Bench, first_shape, inspect, open_bench
 from unlag.measure.comparison import Comparison
@@ -21,8 +21,10 @@ from unlag.model.case import Case
 from unlag.model.deployment import DESCRIPTION, MODEL, deploy, deployed_variant, read_deployment
 from unlag.model.variant import Variant
 from unlag.model.workload import Array, Feed
+from unlag.observe.evidence import EvidenceRecord
 from unlag.observe.gather import observe
-from unlag.proof.explain import explain_evidence
+from unlag.observe.nonfinite import where_nonfinite
+from unlag.proof.explain import Extent, diagnosis, explain_evidence
 from unlag.proof.explanation import Explanation
 from unlag.report.record import to_json
 from unlag.report.to_html import render as render_html
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from unlag.measure.compare import Compared
 
 DEMO_WORKLOAD = "stsb"
+QUICK_ROUNDS = 3
 
 RECORD, REPORT, NOTE = "run.json", "report.html", "README.md"
 WRITTEN = frozenset({MODEL, DESCRIPTION, RECORD, REPORT, NOTE})
@@ -45,17 +48,47 @@ def compare(case: Case, progress: Progress = silent) -> Comparison:
     return measuring.compare(case, progress)
 
 
-def explain(case: Case, progress: Progress = silent) -> Explanation:
+Keep = Callable[[EvidenceRecord], None]
+"""What is done with the evidence as soon as it is there."""
+
+
+def explain(
+    case: Case, progress: Progress = silent, *, extent: Extent | None = None, keep: Keep | None = None
+) -> Explanation:
     """Case -> Comparison -> Evidence -> findings -> proofs -> Explanation."""
+    if extent is not None and extent.quick:
+        rounds = min(QUICK_ROUNDS, case.rounds)
+        case = msgspec.structs.replace(case, rounds=rounds, max_rounds=min(2 * rounds, case.max_rounds))
     bench = open_bench(case, first_shape(case), progress)
     inspect(case.variant)
-    return _explain(bench)[1]
+    return _explain(bench, extent, keep)[1]
 
 
-def _explain(bench: Bench) -> tuple[Compared, Explanation]:
-    compared = measuring.compare_at(bench.within(0.0, 0.2))
-    evidence = observe(bench.within(0.2, 0.3), compared.comparison)
-    return compared, explain_evidence(bench.within(0.3, 1.0), compared, evidence)
+def diagnose(record: EvidenceRecord) -> Explanation:
+    """Evidence -> findings -> Explanation, without measuring: what is found is suspected."""
+    return diagnosis(record.comparison, record.evidence)
+
+
+def _explain(bench: Bench, extent: Extent | None = None, keep: Keep | None = None) -> tuple[Compared, Explanation]:
+    begin, end = (0.5, 0.9) if extent is not None and extent.quick else (0.2, 0.3)
+    with _locating_nonfinite(bench):
+        compared = measuring.compare_at(bench.within(0.0, begin))
+    evidence = observe(bench.within(begin, end), compared.comparison)
+    if extent is not None and extent.claim is not None:
+        evidence = msgspec.structs.replace(evidence, claim=extent.claim)
+    if keep is not None:
+        keep(EvidenceRecord(comparison=compared.comparison, evidence=evidence))
+    return compared, explain_evidence(bench.within(end, 1.0), compared, evidence, extent)
+
+
+@contextlib.contextmanager
+def _locating_nonfinite(bench: Bench) -> Iterator[None]:
+    """Where outputs are NaN or infinite nothing can be compared; say at least which tensor was the first."""
+    try:
+        yield
+    except NonfiniteError as error:
+        place = where_nonfinite(bench)
+        raise NonfiniteError(error.message, place or error.hint) from error
 
 
 def fix(case: Case, output: Path, progress: Progress = silent, *, beside_article: bool = False) -> Fix:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from planting import Pair, flash, gather_evidence, tiny_bert
 from report import records
 from unlag.cli import main
 from unlag.cli.commands import app
@@ -19,7 +20,9 @@ from unlag.errors import ContenderError, UnlagError, UsageError
 from unlag.measure.comparison import Verdict
 from unlag.measure.statistics import Interval
 from unlag.model.workload import Shape
-from unlag.report.record import read_record, to_json
+from unlag.observe.evidence import Claim, EvidenceRecord
+from unlag.proof.explain import Extent
+from unlag.report.record import read_evidence, read_record, to_json
 
 
 class Script:
@@ -29,8 +32,9 @@ class Script:
         self.outcome = outcome
         self.calls = []
 
-    def __call__(self, *arguments):
+    def __call__(self, *arguments, **wishes):
         self.calls.append(arguments)
+        self.wishes = wishes
         arguments[-1]("timing: round 1", 0.5)
         if isinstance(self.outcome, BaseException):
             raise self.outcome
@@ -265,7 +269,7 @@ def test_dims_keep_what_stands_before_the_last_equals_sign():
     assert dims_of(None) == {}
 
 
-@pytest.mark.parametrize("command", ["compare", "explain", "fix", "demo", "env", "causes", "report"])
+@pytest.mark.parametrize("command", ["compare", "explain", "diagnose", "fix", "demo", "env", "causes", "report"])
 def test_help_has_an_example(command):
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0
@@ -287,3 +291,54 @@ def test_names_that_are_no_text_are_refused(capsys):
 def test_devices_are_written_directly():
     assert main(["compare", *PAIR, "--json", "/dev/null", "--html", "/dev/null"]) == 1
     assert Path("/dev/null").is_char_device()
+
+
+def test_how_far_an_explanation_goes_is_handed_on(pipeline):
+    main(["explain", *PAIR, "--graft", "--claim-standard-ms", "23.7", "--claim-variant-ms", "75.4"])
+    assert pipeline["explain"].wishes["extent"] == Extent(graft=True, claim=Claim(23.7, 75.4))
+    main(["explain", *PAIR, "--quick"])
+    assert pipeline["explain"].wishes == {"extent": Extent(quick=True), "keep": None}
+
+
+@pytest.mark.usefixtures("pipeline")
+@pytest.mark.parametrize(
+    "options", [["--claim-standard-ms", "0"], ["--claim-variant-ms", "-3"], ["--quick", "--graft"]]
+)
+def test_wishes_that_make_no_sense_are_refused(capsys, options):
+    assert main(["explain", *PAIR, *options]) == 2
+    assert capsys.readouterr().err.startswith("unlag: ")
+
+
+@pytest.fixture(scope="module")
+def evidence() -> EvidenceRecord:
+    gathered = gather_evidence(Pair(tiny_bert(), {}, flash(segmented_qkv=True, drop_scale=True), {}, profiled=True))
+    return EvidenceRecord(comparison=records.comparison(), evidence=gathered)
+
+
+def test_evidence_is_saved_and_diagnosed_again_without_measuring(pipeline, evidence, tmp_path, capsys):
+    saved = tmp_path / "evidence.json"
+    main(["explain", *PAIR, "--save-evidence", str(saved)])
+    pipeline["explain"].wishes["keep"](evidence)
+    assert read_evidence(saved) == evidence
+    capsys.readouterr()
+    assert main(["diagnose", str(saved), "--json", str(tmp_path / "why.json")]) == 1
+    assert "Nothing was proven" in capsys.readouterr().out
+    why = read_record(tmp_path / "why.json")
+    statuses = {cause.id: cause.status for cause in why.causes}
+    assert statuses["missing_attention_scale"] == "suspected"
+    assert "proven" not in statuses.values()
+    assert why.blocks
+    assert why.kinds
+
+
+def test_records_and_evidence_are_not_taken_for_each_other(evidence, tmp_path, capsys):
+    record, saved = tmp_path / "run.json", tmp_path / "evidence.json"
+    record.write_bytes(to_json(records.comparison()))
+    saved.write_bytes(to_json(evidence))
+    assert main(["diagnose", str(record)]) == 2
+    assert "holds no evidence" in capsys.readouterr().err
+    assert main(["report", str(saved)]) == 2
+    assert "unlag diagnose" in capsys.readouterr().err
+    saved.write_bytes(saved.read_bytes()[:1000])
+    assert main(["diagnose", str(saved)]) == 2
+    assert "not a whole JSON file" in capsys.readouterr().err

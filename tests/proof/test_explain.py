@@ -94,7 +94,7 @@ def test_nothing_else_is_blamed(explanation):
 
 
 def test_the_time_is_where_the_dequantizing_is(explanation):
-    first = explanation.blocks[0]
+    first = explanation.kinds[0]
     assert first.name == "dequantize"
     assert first.variant_ms > 3 * first.standard_ms
 

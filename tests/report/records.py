@@ -12,12 +12,15 @@ from unlag.measure.contest import Launch, Sample, Turn
 from unlag.measure.host import Allowance, Cpu, Frequency, Heat, Host, Load, System
 from unlag.measure.statistics import Interval
 from unlag.model.workload import Agreement
+from unlag.observe.evidence import AttentionFacts
 from unlag.proof.explanation import (
     AccuracyReconciliation,
     Block,
     CauseReport,
     Explanation,
+    KindTime,
     Knot,
+    PrecisionTime,
     Reconciliation,
     RemedyNote,
 )
@@ -173,7 +176,21 @@ def explanation() -> Explanation:
                 "FP16 weights are made, then converted, at every run; either remedy alone wins most of it",
             ),
         ),
-        blocks=(Block("gemm", 17.1, 31.0), Block("cast", 0.0, 24.2), Block("dequantize", 0.0, 12.9)),
+        blocks=(
+            Block("embedding", 0.4, 0.9, 0.045),
+            Block("layer 1 attention", 11.2, 36.0, 0.37, pm(24.1, 0.4), pm(2.1, 0.5)),
+            Block("layer 1 feed-forward", 11.4, 37.1, 0.004, graft_reason="another number of dimensions"),
+        ),
+        kinds=(
+            KindTime("gemm", 17.1, 31.0, 0.81, 0.45),
+            KindTime("cast", 0.0, 24.2, None, 0.3),
+            KindTime("dequantize", 0.0, 12.9, None, 0.002),
+        ),
+        precisions=(
+            PrecisionTime("float32", 90_400_000, 1_200_000, 23.0, 31.0),
+            PrecisionTime("int8", 0, 21_300_000, 0.0, 44.0),
+        ),
+        attention=(AttentionFacts("a", "b", 2.6, 0.3, 0.9), AttentionFacts("c", "d", 1.4, 0.1, 1.1)),
     )
 
 

@@ -10,7 +10,7 @@ import typer
 
 from unlag.cli import jobs, options
 from unlag.cli.jobs import Job
-from unlag.cli.options import Asked
+from unlag.cli.options import Asked, Wanted
 from unlag.cli.outputs import Outputs
 
 app = typer.Typer(
@@ -90,6 +90,11 @@ def explain(
     seed: options.Seed = 0,
     patience: options.Patience = 120.0,
     accuracy_budget: options.Budget = 0.5,
+    quick: options.Quick = False,
+    graft: options.Graft = False,
+    claim_standard_ms: options.ClaimStandard = None,
+    claim_variant_ms: options.ClaimVariant = None,
+    save_evidence: options.SaveEvidence = None,
     json: options.JsonFile = None,
     html: options.HtmlFile = None,
     markdown: options.MarkdownFile = None,
@@ -106,7 +111,30 @@ def explain(
     asked = Asked(
         standard, variant, workload, shapes, dim, rounds, max_rounds, threads, seed, patience, accuracy_budget
     )
-    return partial(jobs.explain, asked, Outputs(json, html, markdown), quiet=quiet)
+    wanted = Wanted(
+        quick=quick, graft=graft, claimed_ms=(claim_standard_ms, claim_variant_ms), save_evidence=save_evidence
+    )
+    return partial(jobs.explain, asked, wanted, Outputs(json, html, markdown), quiet=quiet)
+
+
+@app.command()
+def diagnose(
+    evidence: Annotated[Path, typer.Argument(metavar="EVIDENCE", help="A file that --save-evidence has written.")],
+    *,
+    json: options.JsonFile = None,
+    html: options.HtmlFile = None,
+    markdown: options.MarkdownFile = None,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> Job:
+    """Diagnose saved evidence again, without measuring.
+
+    What is found is suspected: only explain, with the models, proves.
+
+    Example: unlag diagnose evidence.json --markdown causes.md
+    """
+    del debug
+    return partial(jobs.diagnose, evidence, Outputs(json, html, markdown), quiet=quiet)
 
 
 @app.command()

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unlag.cli import screen
-from unlag.cli.options import Asked, check_target
+from unlag.cli.options import Asked, Wanted, check_target
 from unlag.cli.outputs import Outputs, check_folder, check_writable, write_whole
 from unlag.cli.watcher import Watcher
 from unlag.errors import UsageError
 
 if TYPE_CHECKING:
+    from unlag.observe.evidence import EvidenceRecord
     from unlag.report.record import Record
 
 Job = Callable[[], int]
@@ -37,15 +38,32 @@ def compare(asked: Asked, outputs: Outputs, *, quiet: bool) -> int:
     return present(record, outputs, quiet=quiet)
 
 
-def explain(asked: Asked, outputs: Outputs, *, quiet: bool) -> int:
+def explain(asked: Asked, wanted: Wanted, outputs: Outputs, *, quiet: bool) -> int:
     """Measure, and say why the variant lags."""
     from unlag import pipeline
+    from unlag.report.record import to_json
 
-    case = asked.case()
+    case, extent, evidence = asked.case(), wanted.extent(), wanted.save_evidence
     outputs.check([case.standard.path, case.variant.path])
+    keep = None
+    if evidence is not None:
+        check_writable(evidence)
+
+        def keep(record: EvidenceRecord) -> None:
+            write_whole(evidence, to_json(record))
+
     with Watcher(quiet=quiet) as watcher:
-        record = pipeline.explain(case, watcher)
+        record = pipeline.explain(case, watcher, extent=extent, keep=keep)
     return present(record, outputs, quiet=quiet)
+
+
+def diagnose(path: Path, outputs: Outputs, *, quiet: bool) -> int:
+    """Say what saved evidence suggests."""
+    from unlag import pipeline
+    from unlag.report.record import read_evidence
+
+    outputs.check([str(path)])
+    return present(pipeline.diagnose(read_evidence(path)), outputs, quiet=quiet)
 
 
 def fix(asked: Asked, folder: Path, target: str, outputs: Outputs, *, quiet: bool) -> int:

@@ -12,6 +12,7 @@ from unlag.errors import UsageError
 
 if TYPE_CHECKING:
     from unlag.model.case import Case
+    from unlag.proof.explain import Extent
 
 SPEC = "[runtime:]path[,option=value...]"
 
@@ -39,6 +40,18 @@ MarkdownFile = Annotated[Path | None, typer.Option("--markdown", metavar="FILE",
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print the verdict only, and no progress.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 """Read by ``entry`` before parsing, so that it holds for errors of parsing too."""
+
+Quick = Annotated[bool, typer.Option("--quick", help="Diagnose only: under a minute, and nothing is proven.")]
+Graft = Annotated[bool, typer.Option("--graft", help="Measure the variant with each block of the standard as well.")]
+ClaimStandard = Annotated[
+    float | None, typer.Option("--claim-standard-ms", metavar="MS", help="What you measured; unlag says what gives it.")
+]
+ClaimVariant = Annotated[
+    float | None, typer.Option("--claim-variant-ms", metavar="MS", help="The same for the variant.")
+]
+SaveEvidence = Annotated[
+    Path | None, typer.Option("--save-evidence", metavar="FILE", help="Write what diagnosis is made from.")
+]
 
 _BUILT_TARGETS = ("cpu",)
 _TARGETS = ("cpu", "gpu", "npu")
@@ -80,6 +93,30 @@ class Asked:
             seed=self.seed,
             patience_s=self.patience,
             accuracy_budget=self.accuracy_budget,
+        )
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command line says about an explanation, not yet checked."""
+
+    quick: bool
+    graft: bool
+    claimed_ms: tuple[float | None, float | None]
+    """The standard's and the variant's."""
+    save_evidence: Path | None
+
+    def extent(self) -> Extent:
+        """How far the explanation goes.
+
+        Raises:
+            UsageError: it makes no sense.
+        """
+        from unlag.api import make_extent
+
+        standard_ms, variant_ms = self.claimed_ms
+        return make_extent(
+            quick=self.quick, graft=self.graft, claim_standard_ms=standard_ms, claim_variant_ms=variant_ms
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from unlag.errors import UsageError
+from unlag.errors import NonfiniteError, UsageError
 from unlag.measure.comparison import Accuracy
 from unlag.measure.contest import Contest
 from unlag.measure.statistics import Floats, Interval, paired_bootstrap
@@ -54,7 +54,7 @@ def agreement(standard: Sequence[Feed], variant: Sequence[Feed]) -> Agreement:
     right = np.concatenate([b.ravel() for _, b in pairs]).astype(np.float64)
     for who, values in (("the standard", left), ("the variant", right)):
         if not np.isfinite(values).all():
-            raise UsageError(f"{who} gives NaN or infinite outputs on this workload: there is nothing to compare")
+            raise NonfiniteError(f"{who} gives NaN or infinite outputs on this workload: there is nothing to compare")
     norm = float(np.linalg.norm(left) * np.linalg.norm(right))
     largest = float(np.abs(left).max(initial=0.0))
     error = float(np.abs(left - right).max(initial=0.0))

@@ -18,6 +18,9 @@ SAMPLED_ELEMENTS = 1_000_000
 """Larger constants are looked at in ``SAMPLED_CHUNKS`` pieces spread over them: 2 GB need not be read whole."""
 SAMPLED_CHUNKS = 16
 
+LOOKED_THROUGH = 50_000_000
+"""Larger constants are never read whole; of 8-bit matrices every n-th row is looked at, up to about so many codes."""
+
 Attribute = int | float | str | list[int | float | str]
 
 
@@ -50,6 +53,9 @@ class Constant(msgspec.Struct, frozen=True):
     """Share of elements that are subnormal in float32 (0 < |x| < 1.18e-38), for float32 above ``SMALL`` elements."""
     abs_max: float | None = None
     """Largest absolute value, for tensors of numbers above ``SMALL`` elements."""
+    zero_slices: tuple[int, ...] | None = None
+    """How many slices along each axis are all zero, for float tensors of two axes and more, above ``SMALL`` and
+    up to ``LOOKED_THROUGH`` elements."""
 
 
 class GraphFacts(msgspec.Struct, frozen=True, tag=True):
@@ -64,6 +70,8 @@ class GraphFacts(msgspec.Struct, frozen=True, tag=True):
     """Element type of each tensor that the file declares or that can be inferred."""
     listed_inputs: tuple[str, ...] = ()
     """Initializers that are graph inputs too, so that a caller may override them."""
+    ir_version: int | None = None
+    """Below 4, every initializer must be listed as an input, and is a constant all the same."""
 
 
 class GraphIndex:
@@ -74,7 +82,7 @@ class GraphIndex:
         self.producers = {out: node for node in facts.nodes for out in node.outputs if out}
         self.consumers: dict[str, list[Node]] = {}
         for node in facts.nodes:
-            for name in node.inputs:
+            for name in filter(None, node.inputs):
                 self.consumers.setdefault(name, []).append(node)
 
     def producer(self, name: str) -> Node | None:
@@ -97,6 +105,8 @@ def dtype_name(dtype: ir.DataType | None) -> str:
     """Give numpy's name for an ONNX element type, or ``unknown``."""
     if dtype is None:
         return "unknown"
+    if dtype == ir.DataType.STRING:
+        return "string"
     try:
         return np.dtype(dtype.numpy()).name
     except (TypeError, ValueError):
@@ -110,7 +120,9 @@ def _dimension(size: int | ir.SymbolicDim) -> Dimension:
 def tensor_info(value: ir.Value) -> TensorInfo:
     """Name, element type and shape of a graph's value."""
     shape = None if value.shape is None else tuple(_dimension(d) for d in value.shape)
-    return TensorInfo(name=str(value.name), dtype=dtype_name(value.dtype), shape=shape)
+    kind = value.type.elem_type if isinstance(value.type, ir.OptionalType) else value.type
+    dtype = "sequence" if isinstance(kind, ir.SequenceType) else dtype_name(value.dtype)
+    return TensorInfo(name=str(value.name), dtype=dtype, shape=shape)
 
 
 def signature_of(model: ir.Model) -> Signature:
@@ -122,42 +134,83 @@ def signature_of(model: ir.Model) -> Signature:
 
 def facts_of(model: ir.Model) -> GraphFacts:
     """Facts of a model, Constant nodes counted as constants."""
-    nodes: list[Node] = []
-    constants: dict[str, Constant] = {}
-    types: dict[str, str] = {}
-    _collect(model.graph, 0, nodes, constants, types)
+    collected = _Collected()
+    collected.walk(model.graph, 0)
     signature = signature_of(model)
     return GraphFacts(
         opset=dict(model.opset_imports),
         inputs=signature.inputs,
         outputs=signature.outputs,
-        nodes=tuple(nodes),
-        constants=constants,
-        types=types,
+        nodes=tuple(collected.nodes),
+        constants=collected.constants,
+        types=collected.types,
         listed_inputs=tuple(str(v.name) for v in model.graph.inputs if v.name in model.graph.initializers),
+        ir_version=model.ir_version,
     )
 
 
-def _collect(
-    graph: ir.Graph, depth: int, nodes: list[Node], constants: dict[str, Constant], types: dict[str, str]
-) -> None:
-    for name, value in graph.initializers.items():
-        if value.const_value is not None:
-            constants[name] = _constant_facts(value.const_value)
-    for node in graph:
-        for tensor in (*node.inputs, *node.outputs):
-            if tensor is not None and tensor.name and tensor.dtype is not None:
-                types[tensor.name] = dtype_name(tensor.dtype)
-        if node.op_type == "Constant" and (held := ir.convenience.get_const_tensor(node.outputs[0])) is not None:
-            constants[str(node.outputs[0].name)] = _constant_facts(held)
-            continue
-        nodes.append(_node_facts(node, depth))
-        for attribute in node.attributes.values():
-            if isinstance(attribute, ir.Attr) and attribute.type == ir.AttributeType.GRAPH:
-                _collect(attribute.as_graph(), depth + 1, nodes, constants, types)
+class _Collected:
+    """Facts of a graph and of the bodies in it; a name that two bodies use is told apart by a number."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.constants: dict[str, Constant] = {}
+        self.types: dict[str, str] = {}
+        self._names: dict[ir.Value, str] = {}
+        self._taken: set[str] = set()
+
+    def walk(self, graph: ir.Graph, depth: int) -> None:
+        """Add what the graph holds; its own values are named before those of its bodies."""
+        for value in (*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs)):
+            self._name(value)
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                self.constants[self._name(value)] = _constant_facts(value.const_value)
+        for node in graph:
+            for tensor in (*node.inputs, *node.outputs):
+                if tensor is not None and tensor.name and tensor.dtype is not None:
+                    self.types[self._name(tensor)] = dtype_name(tensor.dtype)
+            if node.op_type == "Constant" and (held := ir.convenience.get_const_tensor(node.outputs[0])) is not None:
+                self.constants[self._name(node.outputs[0])] = _constant_facts(held)
+                continue
+            self.nodes.append(self._node(node, depth))
+            for attribute in node.attributes.values():
+                for body in _bodies(attribute):
+                    self.walk(body, depth + 1)
+
+    def _name(self, value: ir.Value | None) -> str:
+        if value is None or not value.name:
+            return ""
+        if value not in self._names:
+            name, number = value.name, 1
+            while name in self._taken:
+                number += 1
+                name = f"{value.name}#{number}"
+            self._names[value] = name
+            self._taken.add(name)
+        return self._names[value]
+
+    def _node(self, node: ir.Node, depth: int) -> Node:
+        return Node(
+            name=node.name or "",
+            op_type=node.op_type,
+            domain=node.domain,
+            inputs=tuple(self._name(v) for v in node.inputs),
+            outputs=tuple(self._name(v) for v in node.outputs),
+            attributes=_attributes(node),
+            depth=depth,
+        )
 
 
-def _node_facts(node: ir.Node, depth: int) -> Node:
+def _bodies(attribute: ir.Attr | ir.RefAttr) -> tuple[ir.Graph, ...]:
+    if not isinstance(attribute, ir.Attr):
+        return ()
+    if attribute.type == ir.AttributeType.GRAPH:
+        return (attribute.as_graph(),)
+    return tuple(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else ()
+
+
+def _attributes(node: ir.Node) -> dict[str, Attribute]:
     attributes: dict[str, Attribute] = {}
     for name, attribute in node.attributes.items():
         if not isinstance(attribute, ir.Attr):
@@ -166,18 +219,10 @@ def _node_facts(node: ir.Node, depth: int) -> Node:
         if isinstance(value, (int, float, str)):
             attributes[name] = value
         elif isinstance(value, ir.TensorProtocol) and value.size <= SMALL and value.dtype != ir.DataType.STRING:
-            attributes[name] = [float(v) for v in np.asarray(value.numpy()).astype(np.float64).ravel()]
+            attributes[name] = list(_finite_numbers(value))
         elif isinstance(value, (list, tuple)) and all(isinstance(v, (int, float, str)) for v in value):
             attributes[name] = list(value)
-    return Node(
-        name=node.name or "",
-        op_type=node.op_type,
-        domain=node.domain,
-        inputs=tuple("" if v is None else str(v.name) for v in node.inputs),
-        outputs=tuple(str(v.name) for v in node.outputs),
-        attributes=attributes,
-        depth=depth,
-    )
+    return attributes
 
 
 def _constant_facts(tensor: ir.TensorProtocol) -> Constant:
@@ -187,22 +232,40 @@ def _constant_facts(tensor: ir.TensorProtocol) -> Constant:
     if tensor.dtype == ir.DataType.STRING:
         return Constant(dtype=dtype, shape=shape, size_bytes=0, values=None, peak_share=None)
     if count <= SMALL:
-        values = tuple(float(v) for v in np.asarray(tensor.numpy()).astype(np.float64).ravel())
+        values = _finite_numbers(tensor)
         return Constant(dtype=dtype, shape=shape, size_bytes=tensor.nbytes, values=values, peak_share=None)
     array = tensor.numpy()
     sample = _sample(array)
     magnitudes = np.abs(sample.astype(np.float32))
     tiny = np.finfo(np.float32).tiny
+    zero_share = float(np.mean(magnitudes == 0))
+    fits = count <= LOOKED_THROUGH
     return Constant(
         dtype=dtype,
         shape=shape,
         size_bytes=tensor.nbytes,
         values=None,
         peak_share=_peak_share(array) if dtype in {"int8", "uint8"} and len(shape) >= 2 else None,
-        zero_share=float(np.mean(magnitudes == 0)),
+        zero_share=zero_share,
         subnormal_share=float(np.mean((magnitudes > 0) & (magnitudes < tiny))) if dtype == "float32" else None,
-        abs_max=float(magnitudes.max()),
+        abs_max=float(np.minimum(magnitudes.max(), np.finfo(np.float32).max)),
+        zero_slices=_zero_slices(array, zero_share) if array.dtype.kind == "f" and len(shape) >= 2 and fits else None,
     )
+
+
+def _finite_numbers(tensor: ir.TensorProtocol) -> tuple[float, ...]:
+    """All elements; an infinite one as the largest number of its sign, since facts are JSON."""
+    largest = np.finfo(np.float64).max
+    return tuple(np.clip(np.asarray(tensor.numpy()).astype(np.float64).ravel(), -largest, largest).tolist())
+
+
+def _zero_slices(array: npt.NDArray[np.generic], zero_share: float) -> tuple[int, ...]:
+    """All-zero slices along each axis; a tensor whose sample has hardly a zero is not looked through."""
+    if zero_share * max(array.shape) < 0.5:
+        return (0,) * array.ndim
+    used = array != 0
+    axes = range(array.ndim)
+    return tuple(int((~used.any(axis=tuple(a for a in axes if a != axis))).sum()) for axis in axes)
 
 
 def _sample(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
@@ -216,6 +279,8 @@ def _sample(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
 
 
 def _peak_share(codes: npt.NDArray[np.generic]) -> float:
-    wide = codes.astype(np.int16).reshape(-1, codes.shape[-1])
-    centered = wide - 128 if codes.dtype == np.uint8 else wide
-    return float(np.median(np.abs(centered).max(axis=0)) / 127)
+    rows = codes.reshape(-1, codes.shape[-1])
+    step = max(1, rows.size // LOOKED_THROUGH)
+    middle = 128 if codes.dtype == np.uint8 else 0
+    high, low = (getattr(rows[::step], edge)(axis=0).astype(np.int16) - middle for edge in ("max", "min"))
+    return float(np.median(np.maximum(high, -low)) / 127)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from unlag.errors import Missing
 from unlag.measure.ceilings import Ceilings
+from unlag.measure.comparison import Comparison
 from unlag.measure.host import Host
 from unlag.measure.sketch import TensorFacts
 from unlag.measure.statistics import Interval
@@ -133,9 +136,18 @@ class Evidence(msgspec.Struct, frozen=True):
             ranges={name: (tensor.low, tensor.high) for name, tensor in ours.items()},
             intended={name: (tensor.low, tensor.high) for name, tensor in pairs},
             rms={name: tensor.rms for name, tensor in ours.items()},
-            undone={} if isinstance(executed, Missing) else undone_quantizations(GraphIndex(executed)),
+            undone=() if isinstance(executed, Missing) else undone_quantizations(GraphIndex(executed)),
         )
 
 
 def _tensors(values: Values | Missing) -> dict[str, TensorFacts]:
     return {} if isinstance(values, Missing) else values.tensors
+
+
+class EvidenceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Evidence in a file, with the comparison that it belongs to: a diagnosis can be made of it without measuring."""
+
+    schema: int = 1
+    kind: Literal["evidence"] = "evidence"
+    comparison: Comparison
+    evidence: Evidence

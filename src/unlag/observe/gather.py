@@ -11,7 +11,7 @@ from unlag.errors import Missing, UnlagError
 from unlag.measure.bench import Bench
 from unlag.measure.ceilings import ceilings_of
 from unlag.measure.compare import STANDARD, VARIANT
-from unlag.measure.comparison import Comparison
+from unlag.measure.comparison import Comparison, Measured
 from unlag.measure.contest import Contest
 from unlag.model.facts import GraphFacts, facts_of
 from unlag.model.graph import read_model
@@ -30,12 +30,12 @@ def observe(bench: Bench, comparison: Comparison) -> Evidence:
     """Profile both sides apart from the timed runs, and read the graphs in the files and those that really run."""
     case = bench.case
     contenders = {STANDARD: case.standard, VARIANT: case.variant}
-    latency = {STANDARD: comparison.standard.latency_ms, VARIANT: comparison.variant.latency_ms}
+    measured = {STANDARD: comparison.standard, VARIANT: comparison.variant}
     sides = {}
     with bench.contest(contenders) as contest:
         for position, (name, variant) in enumerate(contenders.items()):
             bench.progress(f"profiling: the {name}", position / 2 / len(contenders))
-            sides[name] = _side(contest, name, variant, latency[name].median)
+            sides[name] = _side(contest, name, variant, measured[name])
     bench.progress("looking at the tensors inside both", 0.5)
     return with_values(
         Evidence(
@@ -72,18 +72,25 @@ def with_values(evidence: Evidence, standard: Sketches | Missing, variant: Sketc
     )
 
 
-def _side(contest: Contest, name: str, variant: Variant, latency_ms: float) -> Side:
+def _side(contest: Contest, name: str, variant: Variant, measured: Measured) -> Side:
     with tempfile.TemporaryDirectory(prefix="unlag-") as folder:
         made = contest.profile(name, PROFILED_RUNS, Path(folder))
         executed = _facts(Path(made.executed)) if made.executed else Missing(made.executed_missing)
     return Side(
         variant=variant,
-        graph=_facts(Path(variant.path)),
+        graph=read_facts(variant),
         executed=executed,
-        profile=_scaled(made.profile, latency_ms),
+        profile=_scaled(made.profile, measured.latency_ms.median),
         placement=find_runtime(variant.runtime).placement(made.profile, variant),
-        latency_ms=latency_ms,
+        latency_ms=measured.latency_ms.median,
+        load_ms=measured.load_ms,
+        first_run_ms=measured.first_run_ms,
     )
+
+
+def read_facts(variant: Variant) -> GraphFacts | Missing:
+    """Facts of the graph in the variant's file, or why there are none."""
+    return _facts(Path(variant.path))
 
 
 def _facts(path: Path) -> GraphFacts | Missing:

@@ -1,24 +1,31 @@
-"""Where the time is, by kind of operator, standard beside variant."""
+"""Where the time is, by kind of operator, and how near each kind comes to the machine's roofline. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from unlag.errors import Missing
-from unlag.observe.evidence import Evidence, Side
+from unlag.measure.ceilings import Ceilings
+from unlag.observe.evidence import Side
+from unlag.observe.work import roofline_share
+from unlag.runtimes.contract import Operator
 
 
-def times_by_kind(side: Side) -> dict[str, float]:
-    """Milliseconds of each kind of operator in one run; empty without a profile."""
-    times: dict[str, float] = {}
+def operators_by_kind(side: Side) -> Mapping[str, list[Operator]]:
+    """Profiled operators of each kind; empty without a profile."""
+    groups: dict[str, list[Operator]] = {}
     if isinstance(side.profile, Missing):
-        return times
+        return groups
     for operator in side.profile.operators:
-        times[operator.kind] = times.get(operator.kind, 0.0) + operator.time_ms
-    return times
+        groups.setdefault(operator.kind, []).append(operator)
+    return groups
 
 
-def compared_by_kind(evidence: Evidence) -> list[tuple[str, float, float]]:
-    """Kind, standard's and variant's milliseconds; the largest difference first."""
-    standard, variant = times_by_kind(evidence.standard), times_by_kind(evidence.variant)
-    kinds = sorted({*standard, *variant})
-    rows = [(kind, standard.get(kind, 0.0), variant.get(kind, 0.0)) for kind in kinds]
-    return sorted(rows, key=lambda row: -abs(row[2] - row[1]))
+def time_of(operators: list[Operator]) -> float:
+    """Milliseconds of one run."""
+    return sum(operator.time_ms for operator in operators)
+
+
+def share_of_roofline(operators: list[Operator], ceilings: Ceilings | Missing) -> float | None:
+    """Ideal time over real time; nothing where the ceilings are not known or no time is spent."""
+    return None if isinstance(ceilings, Missing) else roofline_share(operators, ceilings)

@@ -1,34 +1,111 @@
-"""Bench and Comparison -> Explanation: observe, diagnose, prove, reconcile."""
+"""Bench and Comparison -> Explanation: diagnose, prove, reconcile, and graft where much is left."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
 
 from unlag.causes.contract import Cause, Finding, diagnose, find_causes
 from unlag.measure.bench import Bench
 from unlag.measure.compare import Compared
-from unlag.observe.kinds import compared_by_kind
-from unlag.observe.evidence import Evidence
-from unlag.proof.explanation import Block, Explanation
-from unlag.proof.prove import prove, suspects_of
+from unlag.measure.comparison import Comparison
+from unlag.observe.evidence import Claim, Evidence
+from unlag.proof.claims import check_claim
+from unlag.proof.explanation import Explanation
+from unlag.proof.graft import Graft, graft_blocks
+from unlag.proof.inside import blocks_of, first_nonfinite, kinds_of, precisions_of
+from unlag.proof.prove import NO_PROOFS, prove, suspects_of
 from unlag.proof.reconcile import knots_of, reconcile, reconcile_accuracy, report_causes, unexplained
 
+LARGE_REST = 0.15
+"""Where detectors leave more than this share of the gap unexplained, blocks are grafted to locate it."""
 
-def explain_evidence(bench: Bench, compared: Compared, evidence: Evidence) -> Explanation:
+
+class Extent(msgspec.Struct, frozen=True):
+    """How far an explanation goes."""
+
+    quick: bool = False
+    """Diagnose only; nothing is proven."""
+    graft: bool = False
+    """Graft every block, whatever is left unexplained."""
+    claim: Claim | None = None
+    """What the user measured."""
+
+
+def explain_evidence(bench: Bench, compared: Compared, evidence: Evidence, extent: Extent | None = None) -> Explanation:
     """Prove what the evidence suggests, and say what adds up to the gap."""
+    extent = extent or Extent()
+    if extent.quick:
+        return diagnosis(compared.comparison, evidence)
     findings = diagnose_all(evidence)
     found = [(cause, finding) for cause, finding in findings if finding.status == "found"]
-    proofs = prove(bench, compared, suspects_of(found), evidence.observed)
+    proofs = prove(bench.within(0.0, 0.8), compared, suspects_of(found), evidence.observed)
     comparison = compared.comparison
     reports = report_causes(findings, proofs, comparison)
-    return Explanation(
+    explanation = Explanation(
         comparison=comparison,
         causes=reports,
         reconciliation=reconcile(proofs, reports) or unexplained(comparison),
         accuracy_reconciliation=reconcile_accuracy(proofs, reports),
         knots=knots_of(proofs, reports),
-        blocks=tuple(Block(*row) for row in compared_by_kind(evidence)),
+        blocks=blocks_of(evidence),
+        kinds=kinds_of(evidence),
+        precisions=precisions_of(evidence),
+        attention=evidence.attention,
+        first_nonfinite=first_nonfinite(evidence),
+        claim=check_claim(bench.within(0.8, 0.85), compared, extent.claim) if extent.claim else None,
+    )
+    grafts = _grafts(bench.within(0.85, 1.0), compared, evidence, explanation, wanted=extent.graft)
+    return msgspec.structs.replace(explanation, blocks=blocks_of(evidence, grafts))
+
+
+def diagnosis(comparison: Comparison, evidence: Evidence) -> Explanation:
+    """What the evidence suggests, without measuring anything: no cause is better than suspected."""
+    reports = report_causes(diagnose_all(evidence), NO_PROOFS, comparison)
+    return Explanation(
+        comparison=comparison,
+        causes=reports,
+        reconciliation=unexplained(comparison),
+        accuracy_reconciliation=None,
+        knots=(),
+        blocks=blocks_of(evidence),
+        kinds=kinds_of(evidence),
+        precisions=precisions_of(evidence),
+        attention=evidence.attention,
+        first_nonfinite=first_nonfinite(evidence),
+        quick=True,
     )
 
 
 def diagnose_all(evidence: Evidence) -> list[tuple[Cause, Finding]]:
     """Every cause's answer, in the order of their names."""
     return [(cause, diagnose(evidence, cause)) for cause in find_causes()]
+
+
+def _grafts(
+    bench: Bench, compared: Compared, evidence: Evidence, explanation: Explanation, *, wanted: bool
+) -> Sequence[Graft]:
+    """Grafts of all blocks, where they are asked for or the variant lags and much of that is unexplained."""
+    if not evidence.blocks or not (wanted or leaves_much(explanation)):
+        return ()
+    return graft_blocks(bench, compared, evidence.blocks)
+
+
+def leaves_much(explanation: Explanation) -> bool:
+    """Whether a lag in time or accuracy is unexplained to more than ``LARGE_REST``, beyond its own noise."""
+    verdict, time, points = (
+        explanation.comparison.verdict,
+        explanation.reconciliation,
+        explanation.accuracy_reconciliation,
+    )
+    slow = verdict.speed == "slower" and time is not None
+    worse = verdict.accuracy == "worse" and points is not None
+    return bool(
+        (slow and time is not None and _is_large(time.unexplained_ms.low, time.gap_ms.estimate))
+        or (worse and points is not None and _is_large(points.unexplained.low, points.loss.estimate))
+    )
+
+
+def _is_large(rest: float, whole: float) -> bool:
+    return rest > LARGE_REST * whole

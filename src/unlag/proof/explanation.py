@@ -9,6 +9,8 @@ import msgspec
 from unlag.causes.contract import Dimension, Safety
 from unlag.measure.comparison import Comparison
 from unlag.measure.statistics import Interval
+from unlag.observe.evidence import AttentionFacts
+from unlag.proof.claim_report import ClaimReport
 
 CauseStatus = Literal["proven", "suspected", "ruled_out", "not_checked", "failed"]
 
@@ -68,11 +70,47 @@ class Knot(msgspec.Struct, frozen=True):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """Profiled time of one kind of operator on both sides (blocks of the network come from alignment)."""
+    """A part of the network between two borders that both sides have."""
+
+    name: str
+    standard_ms: float | None
+    """Profiled; nothing without a profile."""
+    variant_ms: float | None
+    error: float | None = None
+    """Relative error of the tensor that it ends with."""
+    graft_ms: Interval | None = None
+    """What the variant wins when this block is the standard's."""
+    graft_points: Interval | None = None
+    graft_reason: str = ""
+    """Why it could not be grafted."""
+
+
+class KindTime(msgspec.Struct, frozen=True):
+    """Profiled time of one kind of operator on both sides, and its share of the machine's roofline."""
 
     name: str
     standard_ms: float
     variant_ms: float
+    standard_roofline: float | None = None
+    variant_roofline: float | None = None
+
+
+class PrecisionTime(msgspec.Struct, frozen=True):
+    """Weights stored in one element type, and the time of operators that compute in it, on both sides."""
+
+    name: str
+    standard_weight_bytes: int
+    variant_weight_bytes: int
+    standard_ms: float
+    variant_ms: float
+
+
+class Nonfinite(msgspec.Struct, frozen=True):
+    """The variant's first tensor with NaN or infinite elements that the standard doesn't have."""
+
+    tensor: str
+    op_type: str
+    elements: int
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,4 +125,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     accuracy_reconciliation: AccuracyReconciliation | None
     knots: tuple[Knot, ...]
     blocks: tuple[Block, ...]
+    kinds: tuple[KindTime, ...] = ()
+    precisions: tuple[PrecisionTime, ...] = ()
+    attention: tuple[AttentionFacts, ...] = ()
+    first_nonfinite: Nonfinite | None = None
+    claim: ClaimReport | None = None
+    quick: bool = False
+    """Nothing was proven, because nobody wanted to wait for it or there was nothing to measure with."""
     warnings: tuple[str, ...] = ()

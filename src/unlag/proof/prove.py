@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -15,6 +15,7 @@ from unlag.measure.accuracy import Scored, score
 from unlag.measure.bench import Bench, quick
 from unlag.measure.compare import STANDARD, VARIANT, Compared
 from unlag.measure.comparison import Comparison
+from unlag.measure.schedule import Protocol
 from unlag.model.draft import Observed
 from unlag.model.variant import Variant
 from unlag.proof import shapley, times
@@ -31,6 +32,9 @@ MEMORY_SHARE = 0.5
 """Of what is available."""
 COPY_GROWTH = 1.25
 """A repaired copy may hold its weights widened: expect so many times the larger contender's peak."""
+
+WARMUP_RUNS = 20
+"""What a launch takes until it is steady, in runs; only for saying how long it will take."""
 
 KNOT_SHARE = 0.15
 """First-in and last-out that differ by more than 15 % of the larger one make a knot ..."""
@@ -57,6 +61,9 @@ class Proofs:
         return frozenset(suspect.id for suspect in self.suspects)
 
 
+NO_PROOFS = Proofs((), (), None, {}, None, frozenset())
+
+
 def suspects_of(found: Iterable[tuple[Cause, Finding]]) -> tuple[Suspect, ...]:
     """The found causes that have a remedy which can be applied: the one that the finding names, or the first."""
     suspects = []
@@ -71,13 +78,14 @@ def suspects_of(found: Iterable[tuple[Cause, Finding]]) -> tuple[Suspect, ...]:
 def prove(bench: Bench, compared: Compared, suspects: Sequence[Suspect], observed: Observed | None = None) -> Proofs:
     """Measure each suspect first-in and last-out, and the knots between them in pairs."""
     if not suspects:
-        return Proofs((), (), None, {}, None, frozenset())
+        return NO_PROOFS
     with tempfile.TemporaryDirectory(prefix="unlag-") as folder:
         shelf = CopyShelf(bench.case, suspects, Path(folder), observed)
         kept, rejections = check_remedies(bench.within(0.0, 0.2), shelf, suspects)
         if not kept:
-            return Proofs((), tuple(rejections), None, {}, None, frozenset())
+            return replace(NO_PROOFS, rejections=tuple(rejections))
         court = _Court(compared, shelf, kept)
+        bench.progress(f"proving {len(kept)} causes, about {_minutes(compared.comparison, len(kept))}")
         court.first_and_last(bench.within(0.2, 0.7))
         court.score(bench.within(0.7, 0.8))
         knot = _knot(court.times, kept, compared.comparison)
@@ -152,6 +160,17 @@ class _Court:
                 except UnlagError:
                     continue  # a copy that can't be scored leaves its cause without an accuracy proof
             self.scores[removed] = self.scores[copy.effective]
+
+
+def _minutes(comparison: Comparison, causes: int) -> str:
+    """How long first-in and last-out of so many causes will take, in words."""
+    slowest_ms = max(comparison.standard.latency_ms.median, comparison.variant.latency_ms.median)
+    start_ms = max(comparison.standard.load_ms, comparison.variant.load_ms) + WARMUP_RUNS * slowest_ms
+    protocol = Protocol()
+    turn_ms = max(protocol.min_turn_ms, protocol.min_runs * slowest_ms)
+    copies = 2 * causes + ANCHORS
+    seconds = copies * (protocol.launches * start_ms + protocol.rounds * turn_ms) / 1e3
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def _name(removed: Removed, everything: Removed) -> str:

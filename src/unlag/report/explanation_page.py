@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from unlag.measure.statistics import Interval
 from unlag.proof.explanation import CauseReport, Explanation, Knot
 from unlag.report import numbers
+from unlag.report.claim_section import claim_section
 from unlag.report.comparison_page import headline, names, warnings_section
 from unlag.report.document import Column, Command, Line, Page, Row, Section, Table, Tone
+from unlag.report.inside_sections import attention_lines, block_sections, kind_sections, nonfinite_lines
 
 LARGE_REST = 0.15
 """An unexplained part above this share of the gap gets the table of operators, which locates it."""
@@ -24,7 +26,7 @@ def explanation_page(explanation: Explanation, *, full: bool) -> Page:
     """The whole report; ``full`` forms show the operators' times even where nothing is left unexplained."""
     comparison = explanation.comparison
     sections = [
-        Section(headline(comparison), picture="verdict"),
+        Section((*headline(comparison), *_how_far(explanation)), picture="verdict"),
         *cause_sections(explanation, full=full),
         *warnings_section((*comparison.warnings, *explanation.warnings)),
         *_next(explanation),
@@ -33,14 +35,22 @@ def explanation_page(explanation: Explanation, *, full: bool) -> Page:
     return Page(title, tuple(sections))
 
 
+def _how_far(explanation: Explanation) -> tuple[Line, ...]:
+    if not explanation.quick:
+        return ()
+    return (Line("Nothing was proven: causes below are suspected. Without --quick each is measured.", tone="unsure"),)
+
+
 def cause_sections(explanation: Explanation, *, full: bool) -> list[Section]:
     """Speed, accuracy, what was ruled out, and the operators."""
     numbering = _numbering(explanation)
+    claimed = [] if explanation.claim is None else [claim_section(explanation.claim)]
     return [
         *_speed(explanation, numbering),
         *_accuracy(explanation, numbering),
         _looked_for(explanation),
-        *_blocks(explanation, full=full),
+        *claimed,
+        *_inside(explanation, full=full),
     ]
 
 
@@ -131,8 +141,10 @@ def _add_knots(rows: list[Row], causes: list[CauseReport], knots: tuple[Knot, ..
 def _accuracy(explanation: Explanation, numbering: dict[str, int]) -> list[Section]:
     causes = accuracy_causes(explanation)
     reconciliation = explanation.accuracy_reconciliation
+    inside = [*attention_lines(explanation), *nonfinite_lines(explanation)]
     if reconciliation is None and not causes:
-        return []
+        lost = explanation.comparison.verdict.accuracy == "worse" or explanation.first_nonfinite is not None
+        return [Section(tuple(inside))] if inside and lost else []
     columns = (
         Column(""),
         Column("", wordy=True),
@@ -164,7 +176,7 @@ def _accuracy(explanation: Explanation, numbering: dict[str, int]) -> list[Secti
         elements.append(
             Line(f"interaction {interaction} points · unexplained {numbers.points_of(reconciliation.unexplained)}")
         )
-    return [Section(tuple(elements), title=title, picture="losses")]
+    return [Section((*elements, *inside), title=title, picture="losses")]
 
 
 def _looked_for(explanation: Explanation) -> Section:
@@ -186,28 +198,12 @@ def _count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _blocks(explanation: Explanation, *, full: bool) -> list[Section]:
-    if not explanation.blocks or not (full or _much_is_left(explanation)):
-        return []
-    columns = (
-        Column("", wordy=True),
-        Column("standard", numeric=True),
-        Column("variant", numeric=True),
-        Column("difference", numeric=True),
-    )
-    largest = max(max(block.standard_ms, block.variant_ms) for block in explanation.blocks)
-    rows = tuple(
-        Row(
-            (
-                block.name,
-                numbers.milliseconds(block.standard_ms, largest),
-                numbers.milliseconds(block.variant_ms, largest),
-                numbers.milliseconds(block.variant_ms - block.standard_ms, largest),
-            )
-        )
-        for block in sorted(explanation.blocks, key=lambda block: block.standard_ms - block.variant_ms)
-    )
-    return [Section((Table(columns, rows),), title="Time by kind of operator, from a profiled run")]
+def _inside(explanation: Explanation, *, full: bool) -> list[Section]:
+    """Tables that locate what is left over, or that a full form has room for."""
+    grafted = any(block.graft_ms or block.graft_reason for block in explanation.blocks)
+    blocks = block_sections(explanation) if full or grafted or _much_is_left(explanation) else []
+    kinds = kind_sections(explanation) if full or _much_is_left(explanation) else []
+    return [*blocks, *kinds]
 
 
 def _much_is_left(explanation: Explanation) -> bool:

@@ -16,6 +16,7 @@ import msgspec
 
 from unlag.errors import UsageError
 from unlag.measure.comparison import Comparison
+from unlag.observe.evidence import EvidenceRecord
 from unlag.proof.explanation import Explanation
 from unlag.stages.fixed import Fix
 
@@ -44,27 +45,54 @@ def read_record(path: Path) -> Record:
     Raises:
         UsageError: the file can't be read, is no JSON, or is no record of a kind and schema that this version knows.
     """
+    return parse_record(_bytes_of(path), str(path))
+
+
+def _bytes_of(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise UsageError(f"can't read {path}: {error.strerror or error}") from error
-    return parse_record(data, str(path))
 
 
 def parse_record(data: bytes, name: str) -> Record:
     """Read a record from JSON; ``name`` is for messages."""
+    content = _content(data, name)
+    kind = content["kind"]
+    if kind == "evidence":
+        raise UsageError(f"{name} holds evidence, not a report", hint="unlag diagnose makes one of it")
+    if kind not in _TYPES:
+        raise UsageError(f"{name} is a record of kind {kind!r}; this version of unlag reads {', '.join(_TYPES)}")
+    return _convert(content, _TYPES[kind], name)
+
+
+def _content(data: bytes, name: str) -> dict[str, Any]:
+    """The JSON object, of a kind that is a text and of this version's schema."""
     try:
         content = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{name} is not a whole JSON file: {error}") from error
     if not isinstance(content, dict) or "kind" not in content or "schema" not in content:
         raise UsageError(f"{name} is no record of unlag: it names no kind and schema", hint="--json FILE writes one")
-    kind, schema = content["kind"], content["schema"]
-    if schema != SCHEMA:
-        raise UsageError(f"{name} has schema {schema!r}; this version of unlag reads schema {SCHEMA}")
-    if not isinstance(kind, str) or kind not in _TYPES:
-        raise UsageError(f"{name} is a record of kind {kind!r}; this version of unlag reads {', '.join(_TYPES)}")
-    return _convert(content, _TYPES[kind], name)
+    if content["schema"] != SCHEMA:
+        raise UsageError(f"{name} has schema {content['schema']!r}; this version of unlag reads schema {SCHEMA}")
+    if not isinstance(content["kind"], str):
+        raise UsageError(f"{name} is a record of kind {content['kind']!r}; kinds are texts")
+    return content
+
+
+def read_evidence(path: Path) -> EvidenceRecord:
+    """Read what ``--save-evidence`` wrote.
+
+    Raises:
+        UsageError: the file can't be read, or is no evidence of a schema that this version knows.
+    """
+    content = _content(_bytes_of(path), str(path))
+    if content["kind"] != "evidence":
+        raise UsageError(
+            f"{path} holds no evidence but a record of kind {content['kind']!r}", hint="unlag report shows it"
+        )
+    return _convert(content, EvidenceRecord, str(path))
 
 
 def _convert(content: object, wanted: type[_S], name: str) -> _S:
@@ -76,7 +104,9 @@ def _convert(content: object, wanted: type[_S], name: str) -> _S:
 
 def _unbounded(content: Any) -> Any:  # noqa: ANN401 - any JSON value
     if isinstance(content, list):
-        return [_unbounded(item) for item in content] if any(isinstance(i, (dict, list)) for i in content) else content
+        if any(isinstance(item, (dict, list)) for item in content):
+            return [_unbounded(item) for item in content]
+        return [math.nan if item is None else item for item in content]
     if not isinstance(content, dict):
         return content
     if set(content) in _MAY_BE_UNBOUNDED:
