@@ -120,7 +120,8 @@ def _move(host: ir.Model, donor: ir.Model, nodes: list[ir.Node]) -> None:
         host.graph.register_initializer(value)
     donor.graph.remove(nodes)
     for node in nodes:
-        node.name = PREFIX + str(node.name)
+        if node.name:
+            node.name = PREFIX + node.name
         for value in node.outputs:
             if value.name:
                 value.name = PREFIX + value.name
