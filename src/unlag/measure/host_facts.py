@@ -12,7 +12,7 @@ from unlag.errors import Missing
 Unlimited = Literal["unlimited"]
 
 ISA_NAMES = frozenset({
-    "avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16",
+    "avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx_vnni", "avx_vnni_int8", "avx512_bf16", "avx512_fp16",
     "amx_int8", "amx_bf16", "amx_fp16", "asimddp", "i8mm", "fphp", "asimdhp", "bf16", "sve",
 })  # fmt: skip
 """The instruction sets that decide which kernels a runtime takes, by their names in Linux's ``/proc/cpuinfo``."""

@@ -20,6 +20,12 @@ class Observed(msgspec.Struct, frozen=True):
     """Shapes of the workload's inputs, by name."""
     ranges: dict[str, tuple[float, float]] = {}
     """Least and largest value of each float tensor of the variant's file, by name."""
+    intended: dict[str, tuple[float, float]] = {}
+    """Least and largest value of the standard's tensors that carry the same values, by the variant's names."""
+    rms: dict[str, float] = {}
+    """Root mean square of the variant's tensors."""
+    undone: tuple[str, ...] = ()
+    """Activations that the executed graph quantizes and then dequantizes with no kernel in between."""
 
 
 @dataclass
