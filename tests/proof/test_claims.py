@@ -180,8 +180,13 @@ def test_what_one_process_shows_is_recognized(lab, where, id_):
 
 @pytest.mark.parametrize(
     ("claim", "id_"),
-    [((V, S), "swapped"), ((S, S), "one_model_twice"), ((S / 1e3, V / 1e3), "seconds"), ((S * 100, V * 100), "sum_of_runs")],
-)  # fmt: skip
+    [
+        ((V, S), "swapped"),
+        ((S, S), "one_model_twice"),
+        ((S / 1e3, V / 1e3), "seconds"),
+        ((S * 100, V * 100), "sum_of_runs"),
+    ],
+)
 def test_mistakes_of_book_keeping_are_recognized(lab, claim, id_):
     assert best_of(lab.check(*claim))[0] == id_
 

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -26,10 +27,10 @@ from unlag.measure import exchange
 from unlag.measure.worker import die_with_parent
 from unlag.model.variant import Variant
 from unlag.model.workload import Feed
-from unlag.runtimes.contract import find_runtime
+from unlag.runtimes.contract import Session, find_runtime
 
 WARMUP_RUNS = 3
-ROUNDS = 5
+ROUNDS = 4
 FEWEST_RUNS = 2
 SHORTEST_MS = 60.0
 """A burst is at least so many runs and so long."""
@@ -161,27 +162,36 @@ def _answer(line: bytes) -> _Reply:
         return _Failed(lines[0] if lines else type(error).__name__)
 
 
-def _opened(subject: _Subject, threads: int) -> Run:
-    """A warmed-up run of the subject."""
-    session = find_runtime(subject.variant.runtime).open(subject.variant, threads)
-    feed = exchange.read_feeds(Path(subject.feed))[0]
-    fitting = {info.name: feed[info.name] for info in session.signature.inputs}
-    for _ in range(WARMUP_RUNS):
-        session.run_only(fitting)
-    return lambda: session.run_only(fitting)
+def _opened(subjects: Sequence[_Subject], threads: int) -> list[Run]:
+    """Warmed-up runs of the subjects; those of one variant share its session."""
+    sessions: dict[str, Session] = {}
+    runs: list[Run] = []
+    for subject in subjects:
+        spec = subject.variant.spec
+        if spec not in sessions:
+            sessions[spec] = find_runtime(subject.variant.runtime).open(subject.variant, threads)
+        session = sessions[spec]
+        feed = exchange.read_feeds(Path(subject.feed))[0]
+        run = partial(session.run_only, {info.name: feed[info.name] for info in session.signature.inputs})
+        for _ in range(WARMUP_RUNS):
+            run()
+        runs.append(run)
+    return runs
 
 
 def _factor(pair: tuple[_Subject, _Subject], threads: int) -> float:
-    usual, other = (_opened(subject, threads) for subject in pair)
+    usual, other = _opened(pair, threads)
     factors = []
+    before_ms = _burst_ms(usual)
     for _ in range(ROUNDS):
-        before, between, after = _burst_ms(usual), _burst_ms(other), _burst_ms(usual)
-        factors.append(between / ((before + after) / 2))
+        between_ms, after_ms = _burst_ms(other), _burst_ms(usual)
+        factors.append(2 * between_ms / (before_ms + after_ms))
+        before_ms = after_ms
     return median(factors)
 
 
 def _together(pair: tuple[_Subject, _Subject], threads: int) -> Together:
-    runs = [_opened(subject, threads) for subject in pair]
+    runs = _opened(pair, threads)
     return Together(
         cpu=tuple(_cpu_factor(run) for run in runs),
         alternating=_alternating(*runs),
