@@ -24,17 +24,18 @@ def widen_float16(model: ir.Model) -> int:
     their type, with one Cast at the border. A graph that calls model-local functions is left alone.
     """
     graph = model.graph
-    computed = [v for v, dtype in element_types(model).items() if dtype == _HALF and _is_computed(v)]
+    computed = [v for v, dtype in element_types(model).items() if dtype == _HALF and _is_computed(v, graph)]
     constants = [v for v in _initializers(graph) if v.const_value is not None and v.const_value.dtype == _HALF]
     if model.functions or not (computed or constants):
         return 0
     inputs, outputs = _borders(graph)
     for value in constants:
         _widen_constant(value)
-    changed = len(constants) + len(inputs) + sum(_widen_node(node) for node in list(graph.all_nodes()))
+    changed = len(constants) + len(inputs) + sum(_widen_node(node, graph) for node in list(graph.all_nodes()))
     for value in [
         *computed,
-        *(v for node in graph.all_nodes() for v in node.outputs if v.dtype == _HALF and _is_computed(v)),
+        *(v for node in graph.all_nodes() for v in node.outputs if v.dtype == _HALF and _is_computed(v, graph)),
+        *(v for body in graph.subgraphs() for v in body.inputs if v.dtype == _HALF),
     ]:
         value.type = ir.TensorType(_SINGLE)
     for value in inputs:
@@ -46,10 +47,10 @@ def widen_float16(model: ir.Model) -> int:
     return changed
 
 
-def _is_computed(value: ir.Value) -> bool:
+def _is_computed(value: ir.Value, graph: ir.Graph) -> bool:
     """Made by a node, other than by the Cast that gives a float16 output its type."""
     node = value.producer()
-    return node is not None and not _is_border(node)
+    return node is not None and not _is_border(node, graph)
 
 
 def _borders(graph: ir.Graph) -> tuple[list[ir.Value], list[ir.Value]]:
@@ -78,10 +79,10 @@ def _widen_constant(value: ir.Value) -> None:
         value.type = ir.TensorType(_SINGLE)
 
 
-def _widen_node(node: ir.Node) -> bool:
+def _widen_node(node: ir.Node, graph: ir.Graph) -> bool:
     """Rewrite the attributes that ask for float16; the last Cast in front of a float16 output is a border and stays."""
     changed = False
-    if _is_border(node):
+    if _is_border(node, graph):
         return False
     for name, attribute in list(node.attributes.items()):
         if not isinstance(attribute, ir.Attr):
@@ -95,8 +96,10 @@ def _widen_node(node: ir.Node) -> bool:
     return changed
 
 
-def _is_border(node: ir.Node) -> bool:
-    return _is_cast(node, _HALF) and node.outputs[0].is_graph_output() and not node.outputs[0].uses()
+def _is_border(node: ir.Node, graph: ir.Graph) -> bool:
+    """Whether the node only gives an output of the main graph, not of a body, its type."""
+    result = node.outputs[0] if node.graph is graph else None
+    return result is not None and _is_cast(node, _HALF) and result.is_graph_output() and not result.uses()
 
 
 def _widen_input(graph: ir.Graph, value: ir.Value) -> None:
@@ -136,7 +139,7 @@ def _drop_casts(model: ir.Model) -> int:
 def _narrow_output(graph: ir.Graph, value: ir.Value) -> None:
     """Give a float16 output its type back by one Cast behind what is computed in float32."""
     node = value.producer()
-    if node is None or _is_border(node):
+    if node is None or _is_border(node, graph):
         value.type = ir.TensorType(_HALF)
         return
     name, index = str(value.name), graph.outputs.index(value)
