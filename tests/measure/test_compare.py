@@ -115,10 +115,18 @@ class TestInProcess:
         )
         one = Variant("onnxruntime", str(onnx_model(tmp_path / "one.onnx", nodes[:1], {"y": ["batch", 4]})))
         with pytest.raises(
-            UsageError, match="the standard has 1 outputs and the variant 2: not the same task"
+            UsageError, match="the standard has 2 outputs and the variant 1: not the same task"
         ) as caught:
-            compare(case_of(one, both))
+            compare(case_of(both, one))
         assert "\n" not in caught.value.message
+
+    def test_outputs_that_only_the_variant_has_are_left_out(self, tmp_path):
+        nodes = [helper.make_node("Neg", ["x"], ["y"]), helper.make_node("Abs", ["x"], ["z"])]
+        both = Variant(
+            "onnxruntime", str(onnx_model(tmp_path / "two.onnx", nodes, {"z": ["batch", 4], "y": ["batch", 4]}))
+        )
+        one = Variant("onnxruntime", str(onnx_model(tmp_path / "one.onnx", nodes[:1], {"y": ["batch", 4]})))
+        assert compare(case_of(one, both)).agreement.max_error == 0
 
     @pytest.mark.parametrize("who", ["standard", "variant"])
     def test_nan_outputs_are_refused_with_the_side_that_has_them(self, tmp_path, who):

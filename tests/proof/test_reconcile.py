@@ -293,7 +293,7 @@ def accuracy_proofs(points: dict[str, float], standard: float = 90.0) -> Proofs:
     nothing_won = {"".join(players): 0.0, **dict.fromkeys(players, 0.0)}
     scores = {frozenset(name): scored(value / 100) for name, value in points.items()}
     proofs = proofs_of(nothing_won, 0.1, affects=frozenset({"accuracy"}))
-    return replace(proofs, scores=scores, standard_score=scored(standard / 100))
+    return replace(proofs, scores=scores, standard_score=scored(standard / 100), scored=proofs.everything)
 
 
 def test_points_are_proven_by_what_removing_the_cause_brings_back():
@@ -331,3 +331,9 @@ def test_points_that_do_not_come_back_prove_nothing():
 def test_a_suspect_is_known_by_its_cause():
     assert suspect("a").id == "a"
     assert isinstance(suspect("a"), Suspect)
+
+
+def test_a_repair_that_fixes_the_shape_has_no_part_in_accuracy():
+    proofs = replace(accuracy_proofs({"": 80.0, "a": 89.0}), scored=frozenset({"a"}))
+    wide = replace(proofs, suspects=(*proofs.suspects, suspect("shape")))
+    assert reconcile_accuracy(wide, []).unexplained.estimate == pytest.approx(1.0)

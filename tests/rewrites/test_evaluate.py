@@ -49,7 +49,7 @@ def test_agrees_with_the_runtime(name):
 
 
 def test_an_unknown_operator_or_input_gives_nothing():
-    evaluator, _model = evaluator_of("y = Relu(x)")
+    evaluator, _model = evaluator_of("y = Selu(x)")
     assert evaluator.value("y") is None
     assert evaluator.value("nowhere") is None
 

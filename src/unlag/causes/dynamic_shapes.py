@@ -87,6 +87,7 @@ CAUSE = Cause(
             safety="EXACT",
             step=Step.CLEAN,
             apply=lambda draft: fix_dimensions(draft.model, draft.observed.input_shapes),
+            fixes_shape=True,
         ),
     ),
     knots={

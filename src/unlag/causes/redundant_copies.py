@@ -1,20 +1,18 @@
 """Activations copied without being changed.
 
-What it is: the executed graph copies activations without changing them: a Transpose and its inverse, Identity,
-a Cast to a value's own type or to a wider type and back.
+What it is: the executed graph copies activations without changing them: a Transpose and its inverse, or an Identity.
 
 Why it costs: each such node reads and writes a whole activation. A Transpose also reads it out of order, so that a
 pair costs more than two plain copies; exporters and layout converters leave them around the operators they wrap.
 
 How it is seen: in the graph that the runtime executes (its own passes take many of them out), more of them than in
-the standard's.
+the standard's. Casts that change nothing are a cause of their own.
 
 Remedy: take out pairs that cancel, merge the ones that only combine.
 
-Safety: exact. Only what gives the very same values is taken out; float32 → float16 → float32 is not.
+Safety: exact. Only what gives the very same values is taken out.
 
-Source: onnxruntime#20346, onnxruntime!12871, pytorch#23871, pytorch#70902, pytorch!117845, TensorRT#993,
-TensorRT#1423.
+Source: pytorch#23871, pytorch#70902, pytorch!117845, TensorRT#993, TensorRT#1423.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ def _detect(evidence: Evidence) -> Finding:
     if len(ours) <= len(theirs):
         return Finding("ruled_out", f"the standard has as many: {len(theirs)} useless copies, the variant {len(ours)}")
     counts = Counter(node.op_type for node in ours)
-    words = {"Transpose": "inverse Transpose pairs", "Identity": "Identity nodes", "Cast": "casts that change nothing"}
+    words = {"Transpose": "inverse Transpose pairs", "Identity": "Identity nodes"}
     reason = ", ".join(f"{count} {words[op_type]}" for op_type, count in counts.most_common())
     return Finding("found", f"{reason} (standard: {len(theirs)})", tuple(node.name or node.outputs[0] for node in ours))
 
@@ -51,7 +49,7 @@ CAUSE = Cause(
     remedies=(
         Remedy(
             id="remove_copies",
-            title="take out transposes, casts and copies that cancel",
+            title="take out transposes and copies that cancel",
             safety="EXACT",
             step=Step.CLEAN,
             apply=lambda draft: remove_copies(draft.model),

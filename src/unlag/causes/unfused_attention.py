@@ -73,8 +73,12 @@ def _pack(draft: Draft) -> int:
     packed = pack_projections(draft.model)
     if packed or draft.options.get(OPTION) == LEVELS[0]:
         return packed
-    fold_dequantize(draft.model)
-    return pack_projections(draft.model)
+    widened = draft.model.clone()  # widening alone would be a change that nobody counts
+    fold_dequantize(widened)
+    packed = pack_projections(widened)
+    if packed:
+        draft.model = widened
+    return packed
 
 
 CAUSE = Cause(

@@ -44,6 +44,8 @@ def score(contest: Contest, name: str, evaluation: Evaluation, standard_rows: Ro
 def agreement(standard: Sequence[Feed], variant: Sequence[Feed]) -> Agreement:
     """Compare all outputs of the same runs, paired by name, or by order where names differ.
 
+    A variant may give more than the standard does; what is not the standard's is left out.
+
     Raises:
         UsageError: the outputs can't be paired, or one side's hold NaN or infinity.
     """
@@ -68,9 +70,9 @@ def agreement(standard: Sequence[Feed], variant: Sequence[Feed]) -> Agreement:
 
 
 def _paired(standard: Feed, variant: Feed) -> list[tuple[Array, Array]]:
-    if len(standard) != len(variant):
+    same_names = set(standard) <= set(variant)
+    if len(standard) != len(variant) and not same_names:
         raise UsageError(f"the standard has {len(standard)} outputs and the variant {len(variant)}: not the same task")
-    same_names = set(standard) == set(variant)
     others = [variant[name] for name in standard] if same_names else list(variant.values())
     pairs = list(zip(standard.values(), others, strict=True))
     for (name, left), (_, right) in zip(standard.items(), pairs, strict=True):

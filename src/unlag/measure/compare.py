@@ -102,6 +102,7 @@ def comparison_of(  # noqa: PLR0913, PLR0917 - a comparison is made of these par
         samples=result.samples,
         warnings=(
             *_round_warnings(result, log),
+            *_input_warnings(bench),
             *_output_warnings(agreed, change),
             *_fallbacks(placements),
         ),
@@ -185,6 +186,17 @@ def _round_warnings(result: ContestResult, log: MonitorLog) -> list[str]:
     if log.summary.throttled is True:
         warnings.append("the CPU was throttled, by heat or by its quota, while it was measured")
     return warnings
+
+
+def _input_warnings(bench: Bench) -> list[str]:
+    """Inputs that the variant takes in another type than the standard: workers cast them, outside of what is timed."""
+    wanted = {info.name: info.dtype for info in inspect(bench.case.variant).signature.inputs}
+    given = {info.name: info.dtype for info in inspect(bench.case.standard).signature.inputs}
+    return [
+        f"input {name!r} is {given[name]} in the standard and {dtype} in the variant: it was cast before the timed runs"
+        for name, dtype in wanted.items()
+        if "unknown" not in {dtype, given.get(name, dtype)} and dtype != given.get(name, dtype)
+    ]
 
 
 def _output_warnings(agreed: Agreement | None, change: Interval | None) -> list[str]:

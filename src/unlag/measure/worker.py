@@ -147,7 +147,10 @@ class Worker:
         return True
 
     def _first_output(self, feed: Feed) -> Array:
-        return next(iter(self._run(feed).values()))
+        arrays = _numbers(self._run(feed))
+        if not arrays:
+            raise UsageError(f"{self._name} has no output of numbers that could be scored")
+        return next(iter(arrays.values()))
 
     def _evaluate(self, request: exchange.Evaluate) -> exchange.Done:
         feeds = self._prepared[request.start : request.stop]
@@ -242,15 +245,26 @@ def _fitting(session: Session, feed: Feed, variant: Variant) -> Feed:
             raise UsageError(
                 f"{variant.spec} needs an input {wanted.name!r} that the workload does not give (it gives {given})"
             )
-        _check_fit(wanted, feed[wanted.name], variant)
-        chosen[wanted.name] = feed[wanted.name]
+        _check_shape(wanted, feed[wanted.name], variant)
+        chosen[wanted.name] = _cast(wanted, feed[wanted.name], variant)
     return chosen
 
 
-def _check_fit(wanted: TensorInfo, array: Array, variant: Variant) -> None:
+def _cast(wanted: TensorInfo, array: Array, variant: Variant) -> Array:
+    """The array in the type that the model takes: floats may be rounded, integers must keep every value."""
+    given = "string" if array.dtype.kind == "U" else array.dtype.name
+    if wanted.dtype == given:
+        return array
+    for kind in ("float", "int"):
+        if kind in wanted.dtype and kind in given and wanted.dtype in np.sctypeDict:
+            cast: Array = array.astype(wanted.dtype)
+            if kind == "float" or np.array_equal(cast, array):
+                return cast
+    raise UsageError(f"{variant.spec}: input {wanted.name!r} wants {wanted.dtype}, the workload gives {given}")
+
+
+def _check_shape(wanted: TensorInfo, array: Array, variant: Variant) -> None:
     what = f"{variant.spec}: input {wanted.name!r} wants"
-    if wanted.dtype != array.dtype.name:
-        raise UsageError(f"{what} {wanted.dtype}, the workload gives {array.dtype.name}")
     shape = wanted.shape
     if shape is None:
         return

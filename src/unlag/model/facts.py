@@ -202,9 +202,7 @@ class _Collected:
         )
 
 
-def _bodies(attribute: ir.Attr | ir.RefAttr) -> tuple[ir.Graph, ...]:
-    if not isinstance(attribute, ir.Attr):
-        return ()
+def _bodies(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
     if attribute.type == ir.AttributeType.GRAPH:
         return (attribute.as_graph(),)
     return tuple(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else ()

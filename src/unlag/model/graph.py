@@ -7,33 +7,56 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
+from google.protobuf.message import EncodeError  # type: ignore[import-untyped]  # it ships no types
 
 from unlag.errors import UsageError
+from unlag.model.normal_form import normal_form
 
 
 def read_model(path: Path) -> ir.Model:
-    """Read an ONNX file; weights stay on disk until they are used.
+    """Read an ONNX file in its normal form; external weights stay on disk until they are used.
 
     Raises:
-        UsageError: missing, empty, truncated or not ONNX, or with external data outside the model's folder.
+        UsageError: missing, empty, truncated or not ONNX, with external data outside the model's folder, or with
+            something in it that can't be read.
     """
     if path.is_dir() or not path.exists():
         what = "is a folder, not a model file" if path.is_dir() else "does not exist"
         raise UsageError(f"{path} {what}")
     try:
         empty = path.stat().st_size == 0
-        model = None if empty else ir.load(path)
+        model = None if empty else _load(path)
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.message}", error.hint) from error
     except Exception as error:  # protobuf and onnx_ir raise many kinds on bytes that are no model
-        raise UsageError(f"{path} is not an ONNX model, or it is truncated") from error
+        unknown = _not_implemented(error)
+        what = f"holds what unlag can't read: {unknown}" if unknown else "is not an ONNX model, or it is truncated"
+        raise UsageError(f"{path} {what}") from error
     if model is None:
         raise UsageError(f"{path} is empty")
     if not model.opset_imports and not len(model.graph):
         raise UsageError(f"{path} is not an ONNX model, or it is truncated")
     _check_external_data(model, path)
     return model
+
+
+def _load(path: Path) -> ir.Model:
+    proto = onnx.load(path, format="protobuf", load_external_data=False)
+    model = ir.serde.deserialize_model(normal_form(proto))
+    ir.external_data.set_base_dir(model.graph, path.parent)
+    return model
+
+
+def _not_implemented(error: BaseException) -> str:
+    """What the library says that it can't do; nothing where the bytes are wrong."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, NotImplementedError):
+        cause = cause.__cause__
+    return str(cause).split(". ")[0] if cause is not None else ""
 
 
 def external_files(model: ir.Model) -> set[str]:
@@ -103,6 +126,11 @@ def _table_rows(table: ir.Value | None) -> int | None:
         maker = table.producer()
         table = maker.inputs[0] if maker is not None and maker.inputs else None
     return None
+
+
+def opset_of(model: ir.Model) -> int:
+    """Version of the standard operators that the model is written in."""
+    return model.opset_imports.get("", 1)
 
 
 def constant_array(value: ir.Value | None) -> npt.NDArray[np.generic] | None:
@@ -177,10 +205,12 @@ def save_model(model: ir.Model, path: Path) -> None:
     """Write a model in one file; weights go beside it where one protobuf file can't hold them (2 GB).
 
     Raises:
-        UsageError: the folder can't be written or the disk is full.
+        UsageError: the folder can't be written, the disk is full, or what stays in the file is above 2 GB.
     """
     total_bytes = sum(t.nbytes for t in _tensors(model))
+    _lift_ir_version(model)
     try:
+        _load_attributes(model)
         if total_bytes > PROTOBUF_LIMIT_BYTES:
             ir.save(model, path, external_data=f"{path.name}.data")
         else:
@@ -189,7 +219,29 @@ def save_model(model: ir.Model, path: Path) -> None:
     except OSError as error:
         path.unlink(missing_ok=True)
         raise UsageError(f"{path} can't be written: {error.strerror or error}") from error
+    except (ValueError, EncodeError) as error:
+        path.unlink(missing_ok=True)
+        raise UsageError(f"{path} can't be written: too large for one protobuf file") from error
 
+
+def _lift_ir_version(model: ir.Model) -> None:
+    """Until version 3 of the format every initializer was an input; the edits here add some that are none."""
+    if model.ir_version < _FREE_INITIALIZERS and not all(v.is_graph_input() for v in model.graph.initializers.values()):
+        model.ir_version = _FREE_INITIALIZERS
+
+
+def _load_attributes(model: ir.Model) -> None:
+    """Take external tensors of attributes into the file; onnx_ir moves only those of initializers."""
+    for node in model.graph.all_nodes():
+        for name, attribute in list(node.attributes.items()):
+            if isinstance(attribute, ir.Attr) and attribute.type == ir.AttributeType.TENSOR:
+                tensor = attribute.as_tensor()
+                if isinstance(tensor, ir.ExternalTensor):
+                    held = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
+                    node.attributes[name] = ir.AttrTensor(name, held)
+
+
+_FREE_INITIALIZERS = 4
 
 PROTOBUF_LIMIT_BYTES = 1_900_000_000
 """Protobuf messages end at 2 GiB; the rest is room for the graph itself."""

@@ -90,7 +90,7 @@ def _with_work(graph: GraphFacts, cuts: Sequence[_Cut]) -> list[_Cut]:
         else:
             kept[-1] = cut
         begin = cut.place + 1
-    stride = math.ceil(len(kept) / MOST_BLOCKS)
+    stride = max(1, math.ceil(len(kept) / MOST_BLOCKS))
     return kept[::-1][::stride][::-1]
 
 

@@ -105,4 +105,11 @@ class _Judge:
                 self._answers[name] = self._contest.answers(name, self._feeds)
             finally:
                 self._contest.retire(name)
+            if name != STANDARD:
+                self._answers[name] = [_of_standard(feed, self._answer(STANDARD)[0]) for feed in self._answers[name]]
         return self._answers[name]
+
+
+def _of_standard(outputs: Feed, standard: Feed) -> Feed:
+    """The outputs that the standard has too; all of them where their names differ. A remedy may drop the others."""
+    return {name: outputs[name] for name in standard} if set(standard) <= set(outputs) else outputs

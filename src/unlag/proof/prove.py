@@ -54,6 +54,8 @@ class Proofs:
     standard_score: Scored | None
     knot: frozenset[str]
     """Causes whose worths depend on each other; empty where all add up."""
+    scored: Removed = NOTHING
+    """What the copy is free of that stands for the repaired model in accuracy: all but remedies that fix the shape."""
 
     @property
     def everything(self) -> Removed:
@@ -92,7 +94,7 @@ def prove(bench: Bench, compared: Compared, suspects: Sequence[Suspect], observe
         if knot:
             court.measure(shapley.needed_coalitions(knot), bench.within(0.8, 1.0))
         standard = compared.scores.get(STANDARD)
-        return Proofs(tuple(kept), tuple(rejections), court.times, court.scores, standard, knot)
+        return Proofs(tuple(kept), tuple(rejections), court.times, court.scores, standard, knot, court.scorable)
 
 
 class _Court:
@@ -103,7 +105,8 @@ class _Court:
         self._shelf = shelf
         self._all = frozenset(s.id for s in suspects)
         self._timed = sorted(s.id for s in suspects if "speed" in s.cause.affects)
-        self._scored = sorted(s.id for s in suspects if "accuracy" in s.cause.affects)
+        self.scorable = frozenset(s.id for s in suspects if not s.remedy.fixes_shape)
+        self._scored = sorted(s.id for s in suspects if "accuracy" in s.cause.affects and s.id in self.scorable)
         self._copies_at_once = copies_at_once(compared.comparison)
         self.times = Times(compared.comparison.variant.latency_ms.median, self._all)
         self.scores: dict[Removed, Scored] = {NOTHING: compared.scores[VARIANT]} if compared.scores else {}
@@ -148,8 +151,8 @@ class _Court:
         evaluation, standard = bench.workload.evaluation, self._compared.scores.get(STANDARD)
         if evaluation is None or standard is None or not self._scored:
             return
-        sets = [frozenset({cause}) for cause in self._scored] + [self._all - {cause} for cause in self._scored]
-        for position, removed in enumerate(dict.fromkeys([self._all, *sets])):
+        sets = [frozenset({cause}) for cause in self._scored] + [self.scorable - {cause} for cause in self._scored]
+        for position, removed in enumerate(dict.fromkeys([self.scorable, *sets])):
             copy = self._shelf.take(removed)
             if copy.effective not in self.scores:
                 name = _name(removed, self._all)

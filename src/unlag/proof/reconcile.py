@@ -127,7 +127,7 @@ def _accuracy(suspect: Suspect, proofs: Proofs) -> Interval | None:
     """Points that taking the cause away brings, the mean of first-in and last-out."""
     if "accuracy" not in suspect.cause.affects:
         return None
-    everything, scores = proofs.everything, proofs.scores
+    everything, scores = proofs.scored, proofs.scores
     ends = ((frozenset({suspect.id}), NOTHING), (everything, everything - {suspect.id}))
     known = [(after, before) for after, before in ends if {after, before} <= set(scores)]
     gains = [_gain(scores[after], scores[before]) for after, before in known]
@@ -173,7 +173,7 @@ def unexplained(comparison: Comparison) -> Reconciliation:
 def reconcile_accuracy(proofs: Proofs, reports: Sequence[CauseReport]) -> AccuracyReconciliation | None:
     """Split the loss: explained + interaction + unexplained, in points."""
     standard = proofs.standard_score
-    variant, repaired = proofs.scores.get(NOTHING), proofs.scores.get(proofs.everything)
+    variant, repaired = proofs.scores.get(NOTHING), proofs.scores.get(proofs.scored)
     if standard is None or variant is None or repaired is None:
         return None
     costs = [r.accuracy_cost for r in reports if r.status == "proven" and r.accuracy_cost is not None]

@@ -191,7 +191,8 @@ def _merged(index: GraphIndex, block: AttentionBlock, heads: int, size: int) -> 
     evaluator = Evaluator(index, {**probe_feeds(index, block.projections), block.context: numbers})
     name = block.context
     for _step in range(_LONGEST_PATH):
-        readers = index.consumers.get(name, [])
+        # Exporters ask for the Shape in between, to have the Reshape's sizes.
+        readers = [node for node in index.consumers.get(name, []) if node.op_type != "Shape"]
         if len(readers) != 1 or not readers[0].outputs:
             return None
         name = readers[0].outputs[0]

@@ -99,7 +99,8 @@ def _constant_array(constant: Constant) -> Array | None:
         limits = np.iinfo(dtype)
         whole = [min(max(int(v), limits.min), limits.max) for v in constant.values]
         return np.array(whole, dtype).reshape(constant.shape)
-    return np.array(constant.values, dtype).reshape(constant.shape)
+    with np.errstate(over="ignore"):  # facts hold an infinite element as the largest float64
+        return np.array(constant.values).astype(dtype).reshape(constant.shape)
 
 
 Operator = Callable[[Sequence[Array | None], Node], Sequence[Array | None]]
@@ -210,10 +211,45 @@ def _transpose(attributes: Attributes, x: Array) -> Array:
     return np.transpose(x, _listed(attributes, "perm"))
 
 
+def _reduce(function: Callable[..., Array]) -> Callable[..., Array]:
+    def run(attributes: Attributes, x: Array, axes: Array | None = None) -> Array:
+        given = _axes(attributes, axes)
+        keep = bool(_integer(attributes, "keepdims", 1))
+        return function(x, axis=None if given is None else tuple(given), keepdims=keep)
+
+    return run
+
+
+def _number(attributes: Attributes, name: str, default: float) -> float:
+    value = attributes.get(name, default)
+    return float(value) if isinstance(value, (int, float)) else default
+
+
+def _clip(attributes: Attributes, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+    least = _number(attributes, "min", -math.inf) if low is None else low
+    most = _number(attributes, "max", math.inf) if high is None else high
+    return np.minimum(np.maximum(x, least), most)
+
+
+def _hard_sigmoid(attributes: Attributes, x: npt.NDArray[np.float64]) -> Array:
+    line = _number(attributes, "alpha", 0.2) * x + _number(attributes, "beta", 0.5)
+    return np.minimum(np.maximum(line, 0.0), 1.0)
+
+
+def _sigmoid(x: npt.NDArray[np.float64]) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
 _OPERATORS: dict[str, Operator] = {
-    "Abs": _one(np.abs), "Add": _one(np.add), "And": _one(np.logical_and), "Cast": _with(_cast),
+    "Abs": _one(np.abs), "Add": _one(np.add), "And": _one(np.logical_and), "Cast": _with(_cast), "Clip": _with(_clip),
     "Concat": _with(lambda attributes, *parts: np.concatenate(parts, _integer(attributes, "axis", 0))),
     "Div": _one(_divide), "Equal": _one(np.equal), "Erf": _one(np.vectorize(math.erf, otypes=[np.float64])),
+    "Exp": _one(np.exp), "HardSigmoid": _with(_hard_sigmoid),
+    "HardSwish": _one(lambda x: x * np.clip(x / 6 + 0.5, 0.0, 1.0)),
+    "LeakyRelu": _with(lambda attributes, x: np.where(x < 0, _number(attributes, "alpha", 0.01) * x, x)),
+    "ReduceMean": _with(_reduce(np.mean)), "ReduceSum": _with(_reduce(np.sum)),
+    "Relu": _one(lambda x: np.maximum(x, 0)), "Sigmoid": _one(_sigmoid),
+    "Softplus": _one(lambda x: np.logaddexp(x, 0)),
     "Expand": _one(lambda x, shape: x * np.ones(_ints(shape), x.dtype)),
     "Gather": _with(_gather), "GatherND": _with(_gather_nd), "Greater": _one(np.greater),
     "GreaterOrEqual": _one(np.greater_equal), "Identity": _one(np.asarray), "IsNaN": _one(np.isnan),

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from unlag.model.facts import GraphIndex, facts_of
-from unlag.model.graph import add_constant, constant_array, insert_node, replace_output, sweep
+from unlag.model.graph import add_constant, constant_array, insert_node, opset_of, replace_output, sweep
 from unlag.rewrites.attention_layout import Layout, head_values, read_layout
 from unlag.rewrites.attention_pattern import AttentionBlock, attention_blocks
 from unlag.rewrites.element_types import element_types
@@ -17,6 +17,8 @@ from unlag.rewrites.projections import Projection
 DOMAIN = "com.microsoft"
 LOWEST = float(np.finfo(np.float32).min)
 _HALF = ir.DataType.FLOAT16
+_SHAPE_OF_AXES = 15
+"""The opset from which on Shape gives single axes."""
 
 
 @dataclass
@@ -146,9 +148,18 @@ def _expanded(graph: _Graph, bias: ir.Value, sized: tuple[ir.Value, ir.Value], l
     if name not in graph.masks:
         ones = add_constant(graph.model.graph, np.array([1, 1], np.int64), f"{name}.ones")
         lengths = [
-            insert_node(last, "Shape", [value], name=f"{name}.{part}", attributes={"start": 1, "end": 2})
+            _length(graph, value, last, f"{name}.{part}")
             for value, part in zip(sized, ("queries", "keys"), strict=True)
         ]
         shape = insert_node(last, "Concat", [ones, *lengths], name=f"{name}.shape", attributes={"axis": 0})
         graph.masks[name] = insert_node(last, "Expand", [bias, shape], name=name)
     return graph.masks[name]
+
+
+def _length(graph: _Graph, value: ir.Value, last: ir.Node, name: str) -> ir.Value:
+    """The size of axis 1, as one element."""
+    if opset_of(graph.model) >= _SHAPE_OF_AXES:
+        return insert_node(last, "Shape", [value], name=name, attributes={"start": 1, "end": 2})
+    sizes = insert_node(last, "Shape", [value], name=f"{name}.sizes")
+    one = add_constant(graph.model.graph, np.array([1], np.int64), f"{name}.axis")
+    return insert_node(last, "Gather", [sizes, one], name=name)

@@ -8,11 +8,14 @@ import numpy as np
 import onnx_ir as ir
 
 from unlag.model.facts import facts_of
-from unlag.model.graph import add_constant, constant_array, insert_node, sweep
+from unlag.model.graph import add_constant, constant_array, insert_node, opset_of, sweep
 from unlag.rewrites.attention_pattern import attention_blocks
 from unlag.rewrites.evaluate import Array
 from unlag.rewrites.neighbors import made_by
 from unlag.rewrites.projections import Projection
+
+_AXES_AS_INPUTS = 13
+"""From this opset on Split takes its sizes as an input and DequantizeLinear a scale for each column."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,9 @@ def pack_projections(model: ir.Model) -> int:
         ready = [part for part in parts if part is not None]
         if None in block.projections or not len(ready) == len(parts) > 1:
             continue
-        if len(sources) == 1 and _fit(ready):
-            _pack(model.graph, ready, f"{block.node or number}.packed")
+        writable = opset_of(model) >= _AXES_AS_INPUTS or all(part.scale is None for part in ready)
+        if len(sources) == 1 and writable and _fit(ready):
+            _pack(model, ready, f"{block.node or number}.packed")
             packed += 1
     if packed:
         sweep(model)
@@ -85,7 +89,8 @@ def _fit(parts: list[_Part]) -> bool:
     return len(weights) == len(scales) == len(biases) == 1 and parts[0].weight.ndim == 2 and wide
 
 
-def _pack(graph: ir.Graph, parts: list[_Part], name: str) -> None:
+def _pack(model: ir.Model, parts: list[_Part], name: str) -> None:
+    graph = model.graph
     nodes = {part.product for part in parts}
     first = next(node for node in graph if node in nodes)
     weight = add_constant(graph, np.concatenate([p.weight for p in parts], axis=1), f"{name}.weight")
@@ -100,8 +105,13 @@ def _pack(graph: ir.Graph, parts: list[_Part], name: str) -> None:
     if biases:
         bias = add_constant(graph, np.concatenate(biases), f"{name}.bias")
         whole = insert_node(first, "Add", [whole, bias], name=f"{name}.add")
-    sizes = add_constant(graph, np.array([p.weight.shape[1] for p in parts], np.int64), f"{name}.sizes")
-    split = ir.node("Split", [whole, sizes], {"axis": -1}, num_outputs=len(parts), name=f"{name}.split")
+    widths = [p.weight.shape[1] for p in parts]
+    split = ir.node("Split", [whole], {"axis": -1}, num_outputs=len(parts), name=f"{name}.split")
+    if opset_of(model) < _AXES_AS_INPUTS:
+        split.attributes["split"] = ir.AttrInt64s("split", widths)
+    else:
+        split.resize_inputs(2)
+        split.replace_input_with(1, add_constant(graph, np.array(widths, np.int64), f"{name}.sizes"))
     graph.insert_before(first, split)
     for part, output in zip(parts, split.outputs, strict=True):
         output.name = f"{part.output.name}.packed"

@@ -10,13 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from unlag.model.graph import add_constant, constant_array, sweep
+from unlag.model.graph import add_constant, constant_array, opset_of, sweep
 from unlag.rewrites.neighbors import sole_reader
 from unlag.rewrites.stored_weights import Array, Weight, chain_nodes, constant_type, read_weights, stored_codes
 
 LARGEST_CODE = 127
 MIDDLE_CODE = 128
 """Zero point of unsigned codes."""
+_SCALES_BY_COLUMN = 13
+"""The opset from which on DequantizeLinear takes more than one scale."""
 
 
 class Source(Protocol):
@@ -58,6 +60,8 @@ def requantize_from(model: ir.Model, standard: ir.Model, weights: Mapping[str, S
         original = originals.get(source.name) if source is not None else None
         coarse = _coarse_chain(weight)
         if source is None or original is None or coarse is None:
+            continue
+        if coarse.scaling.op_type == "DequantizeLinear" and opset_of(model) < _SCALES_BY_COLUMN:
             continue
         matrix = original.matrix()
         if matrix is not None:

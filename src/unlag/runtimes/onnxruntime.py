@@ -90,8 +90,18 @@ _INTEGER_OPERATORS = frozenset(
     ]
 )
 
-_TYPES = {"float": "float32", "double": "float64"}
+_TYPES = {
+    "float": "float32",
+    "double": "float64",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+}
 """The runtime's C++ names where they differ from numpy's."""
+
+_NO_ARRAYS = re.compile(r"bfloat16|float8.*|float4.*|u?int[24]|float.*e.*m.*")
+"""Element types that the runtime's Python interface takes no arrays of."""
 
 _ITEM_BYTES = {
     "double": 8, "int64": 8, "uint64": 8, "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2,
@@ -99,7 +109,7 @@ _ITEM_BYTES = {
 }  # fmt: skip
 """Bytes of an element by the runtime's C++ name; four for all others."""
 
-_SIGNATURE_TYPE = re.compile(r"tensor\((\w+)\)")
+_SIGNATURE_TYPE = re.compile(r"(?:optional\()?tensor\((\w+)\)")
 
 
 class OnnxRuntimeSession:
@@ -170,7 +180,12 @@ class OnnxRuntime:
         Raises:
             UsageError: an option is wrong, or the runtime refuses the model.
         """
-        return OnnxRuntimeSession(_open(variant, _session_options(variant, threads)))
+        session = OnnxRuntimeSession(_open(variant, _session_options(variant, threads)))
+        for info in session.signature.inputs:
+            if _NO_ARRAYS.fullmatch(info.dtype):
+                what = f"{variant.path} takes {info.dtype} at {info.name!r}"
+                raise UsageError(f"{what}, which onnxruntime's Python can't give", hint="cast it inside of the model")
+        return session
 
     def profile(self, variant: Variant, threads: int, feed: Feed, runs: int) -> Profile:
         """Times of each operator over ``runs`` runs, from the runtime's own profiler."""

@@ -16,6 +16,8 @@ def element_type(info: TensorInfo) -> np.dtype[np.generic]:
     Raises:
         UsageError: text or another type that no array of numbers holds.
     """
+    if info.dtype == "string":
+        return np.dtype(np.str_)
     if info.dtype == "bfloat16" or info.dtype.startswith(("float8", "int4", "uint4")):
         import ml_dtypes  # noqa: PLC0415 - only for types that numpy lacks
 
@@ -24,7 +26,10 @@ def element_type(info: TensorInfo) -> np.dtype[np.generic]:
     try:
         return np.dtype(info.dtype)
     except TypeError as error:
-        raise UsageError(f"input {info.name} is of type {info.dtype}, which unlag can't make") from error
+        raise UsageError(
+            f"input {info.name!r} is of type {info.dtype}, which unlag can't make",
+            hint="export the model with tensors of numbers or text as inputs",
+        ) from error
 
 
 def shape_text(feed: Feed) -> str:
@@ -64,7 +69,7 @@ def _fit(array: Array, info: TensorInfo, source: str, *, any_batch: bool) -> Arr
     if info.shape is not None:
         _check_shape(array.shape, info.shape, f"{source}: {info.name}", any_batch=any_batch)
     wanted = element_type(info)
-    if array.dtype == wanted:
+    if array.dtype == wanted or array.dtype.kind == wanted.kind == "U":
         return np.asarray(array, order="C")
     if array.dtype.kind in "iufb" and np.can_cast(array.dtype, wanted, casting="safe"):
         return np.asarray(array.astype(wanted), order="C")

@@ -23,6 +23,9 @@ UNKNOWN_LIMIT = 100
 
 AGREEMENT_FEEDS = 3
 
+WORDS = np.array(["a", "red", "seven", "river", "unlag", "2026", "New York", ""])
+"""What inputs of text are drawn from."""
+
 _BATCH = re.compile(r"batch|^[nb]$|^bs$", re.IGNORECASE)
 _PAST = re.compile(r"past|cache", re.IGNORECASE)
 _TOTAL = re.compile(r"\+|total", re.IGNORECASE)
@@ -41,6 +44,8 @@ def load(request: WorkloadRequest) -> Workload:
     Raises:
         UsageError: a dynamic size that nothing tells, or a type that can't be drawn.
     """
+    for info in request.signature.inputs:
+        element_type(info)
     sizes = _Sizes(request)
     shapes = {info.name: sizes.of(info) for info in request.signature.inputs}
     feeds = [_draw(request, shapes, sizes.past, request.seed + offset) for offset in range(1 + AGREEMENT_FEEDS)]
@@ -145,6 +150,8 @@ def _array(
         return _integers(request, info, shape, past, rng).astype(kind)
     if kind.kind in {"f", "V"}:  # V: the types of ml_dtypes
         return np.asarray(rng.standard_normal(shape), np.float32).astype(kind)
+    if info.dtype == "string":
+        return rng.choice(WORDS, shape)
     raise UsageError(f"random {info.dtype} can't be drawn for {info.name}", hint="use --workload FILE.npz")
 
 
@@ -158,7 +165,8 @@ def _integers(
         positions = past + np.arange(shape[-1])
         return np.broadcast_to(np.minimum(positions, request.limits.get(info.name, positions.max() + 1) - 1), shape)
     if _LENGTH.search(info.name) and len(shape) < 2:
-        return np.full(shape, request.shape.sequence, np.int64)
+        new = 1 if past and _TOTAL.search(info.name) else 0
+        return np.full(shape, request.shape.sequence + new, np.int64)
     if info.dtype == "uint8" and info.name not in request.limits:
         limit = 256
     return np.asarray(rng.integers(0, min(limit, np.iinfo(info.dtype).max + 1), shape))
