@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -26,7 +25,7 @@ from unlag.model.variant import Variant
 from unlag.model.workload import Evaluation, Feed, Rows
 from unlag.proof import prove as court_module
 from unlag.proof.copies import Suspect
-from unlag.proof.prove import Proofs, copies_at_once, prove, suspects_of
+from unlag.proof.prove import Proofs, prove, suspects_of
 from unlag.proof.reconcile import knots_of, reconcile, report_causes
 
 VARIANT_MS = records.comparison().variant.latency_ms.median
@@ -150,13 +149,13 @@ def test_causes_that_add_up_cost_what_they_are_worth(case, names):
 
 
 def test_batches_fit_into_memory_and_all_have_the_anchors(case, monkeypatch):
-    monkeypatch.setattr(court_module, "copies_at_once", lambda _: 2)
+    monkeypatch.setattr(court_module, "contenders_at_once", lambda _: 4)
     proofs, bench = proven(case, additive(a=5, b=6, c=7, d=8), suspects_for("abcd"))
     batches = bench.contests[1:]
-    assert len(batches) == 4
-    for batch in batches:
-        assert batch[:3] == ["standard", "variant", "without all causes"]
-        assert len(batch) == 5
+    assert [len(batch) for batch in batches] == [4, 4, 4, 4, 3], "8 copies: 1 beside three anchors, then 2 beside two"
+    assert batches[0][0] == "standard"
+    for batch in batches[1:]:
+        assert batch[:2] == ["variant", "without all causes"], "the standard is timed once"
     assert costs_of(proofs) == pytest.approx({"a": 5, "b": 6, "c": 7, "d": 8}, rel=1e-3)
 
 
@@ -243,14 +242,3 @@ def test_the_variants_and_standards_files_are_untouched(case):
 def test_advice_is_no_suspect():
     advice, cure = suspect("advice", nothing, "ADVICE"), suspect("cure", nothing)
     assert [s.id for s in suspects_of([(advice.cause, FOUND), (cure.cause, FOUND)])] == ["cure"]
-
-
-def test_the_memory_of_the_larger_side_says_how_many_copies_run_at_once():
-    comparison = records.comparison()
-
-    def at_once(peak_memory_bytes: int) -> int:
-        side = msgspec.structs.replace(comparison.variant, peak_memory_bytes=peak_memory_bytes)
-        return copies_at_once(msgspec.structs.replace(comparison, variant=side))
-
-    assert at_once(10**12) == 2
-    assert at_once(350_000_000) <= at_once(310_000_000)

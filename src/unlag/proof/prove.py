@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import psutil
-
 from unlag.causes.contract import Cause, Finding
 from unlag.errors import UnlagError
 from unlag.measure.accuracy import Scored, score
@@ -16,22 +14,14 @@ from unlag.measure.bench import Bench, quick
 from unlag.measure.compare import STANDARD, VARIANT, Compared
 from unlag.measure.comparison import Comparison
 from unlag.measure.schedule import Protocol
+from unlag.model.case import Case
 from unlag.model.draft import Observed
 from unlag.model.variant import Variant
 from unlag.proof import shapley, times
+from unlag.proof.capacity import contenders_at_once
 from unlag.proof.copies import CopyShelf, Suspect
 from unlag.proof.outputs import Rejection, check_remedies
 from unlag.proof.times import NOTHING, Removed, Times
-
-MEMORY_BUDGET_BYTES = 2_000_000_000
-"""What all processes of one batch may hold together; a batch has at least ``FEWEST_COPIES`` copies even so."""
-FEWEST_COPIES = 2
-ANCHORS = 3
-"""Standard, variant and repaired model run in every batch."""
-MEMORY_SHARE = 0.5
-"""Of what is available."""
-COPY_GROWTH = 1.25
-"""A repaired copy may hold its weights widened: expect so many times the larger contender's peak."""
 
 WARMUP_RUNS = 20
 """What a launch takes until it is steady, in runs; only for saying how long it will take."""
@@ -86,7 +76,7 @@ def prove(bench: Bench, compared: Compared, suspects: Sequence[Suspect], observe
         kept, rejections = check_remedies(bench.within(0.0, 0.2), shelf, suspects)
         if not kept:
             return replace(NO_PROOFS, rejections=tuple(rejections))
-        court = _Court(compared, shelf, kept)
+        court = _Court(bench.case, compared, shelf, kept)
         bench.progress(f"proving {len(kept)} causes, about {_minutes(compared.comparison, len(kept))}")
         court.first_and_last(bench.within(0.2, 0.7))
         court.score(bench.within(0.7, 0.8))
@@ -100,14 +90,15 @@ def prove(bench: Bench, compared: Compared, suspects: Sequence[Suspect], observe
 class _Court:
     """Runs the copies against variant, standard and repaired model, in batches that fit into memory."""
 
-    def __init__(self, compared: Compared, shelf: CopyShelf, suspects: Sequence[Suspect]) -> None:
+    def __init__(self, case: Case, compared: Compared, shelf: CopyShelf, suspects: Sequence[Suspect]) -> None:
+        self._case = case
         self._compared = compared
         self._shelf = shelf
         self._all = frozenset(s.id for s in suspects)
         self._timed = sorted(s.id for s in suspects if "speed" in s.cause.affects)
         self.scorable = frozenset(s.id for s in suspects if not s.remedy.fixes_shape)
         self._scored = sorted(s.id for s in suspects if "accuracy" in s.cause.affects and s.id in self.scorable)
-        self._copies_at_once = copies_at_once(compared.comparison)
+        self._room = contenders_at_once(compared.comparison)
         self.times = Times(compared.comparison.variant.latency_ms.median, self._all)
         self.scores: dict[Removed, Scored] = {NOTHING: compared.scores[VARIANT]} if compared.scores else {}
 
@@ -127,22 +118,26 @@ class _Court:
                 self.times.same_as(removed, copy.effective)
             if copy.effective not in self.times and copy.effective != self._all:
                 copies[copy.effective] = copy.variant
-        new = list(copies) or ([NOTHING] if self._all not in self.times else [])
-        for start in range(0, len(new), self._copies_at_once):
-            batch = new[start : start + self._copies_at_once]
-            part = bench.within(start / len(new), (start + len(batch)) / len(new))
-            self._measure_batch({removed: copies[removed] for removed in batch if removed}, part)
+        waiting = list(copies)
+        while waiting or self._all not in self.times:
+            anchors = self._anchors()
+            batch = waiting[: self._room - len(anchors)]
+            waiting = waiting[len(batch) :]
+            part = bench.within(
+                1 - (len(waiting) + len(batch)) / max(1, len(copies)), 1 - len(waiting) / max(1, len(copies))
+            )
+            self._measure_batch(anchors | {removed: copies[removed] for removed in batch}, part)
 
-    def _measure_batch(self, copies: Mapping[Removed, Variant], bench: Bench) -> None:
-        case = bench.case
-        contenders = {
-            times.STANDARD: case.standard,
-            NOTHING: case.variant,
-            self._all: self._shelf.take(self._all).variant,
-        }
-        names = {_name(removed, self._all): removed for removed in (*contenders, *copies)}
-        variants = {name: (contenders | dict(copies))[removed] for name, removed in names.items()}
-        with bench.contest(variants, quick(bench.protocol, case.rounds)) as contest:
+    def _anchors(self) -> dict[Removed, Variant]:
+        """Variant and repaired model, which copies are tied to; the standard too, until it was timed once."""
+        case = self._case
+        anchors = {NOTHING: case.variant, self._all: self._shelf.take(self._all).variant}
+        return anchors if times.STANDARD in self.times else {times.STANDARD: case.standard} | anchors
+
+    def _measure_batch(self, contenders: Mapping[Removed, Variant], bench: Bench) -> None:
+        names = {_name(removed, self._all): removed for removed in contenders}
+        variants = {name: contenders[removed] for name, removed in names.items()}
+        with bench.contest(variants, quick(bench.protocol, bench.case.rounds)) as contest:
             result = contest.measure()
         self.times.add_batch({removed: result.medians_ms(name) for name, removed in names.items()})
 
@@ -171,7 +166,7 @@ def _minutes(comparison: Comparison, causes: int) -> str:
     start_ms = max(comparison.standard.load_ms, comparison.variant.load_ms) + WARMUP_RUNS * slowest_ms
     protocol = Protocol()
     turn_ms = max(protocol.min_turn_ms, protocol.min_runs * slowest_ms)
-    copies = 2 * causes + ANCHORS
+    copies = 2 * causes + 3
     seconds = copies * (protocol.launches * start_ms + protocol.rounds * turn_ms) / 1e3
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
@@ -186,14 +181,6 @@ def _name(removed: Removed, everything: Removed) -> str:
         return "without all causes"
     left = sorted(everything - removed)
     return f"with only {left[0]}" if len(left) == 1 else "without " + "+".join(sorted(removed))
-
-
-def copies_at_once(comparison: Comparison) -> int:
-    """How many repaired copies fit into memory beside the anchors."""
-    largest = max(comparison.standard.peak_memory_bytes, comparison.variant.peak_memory_bytes, 1)
-    budget = min(MEMORY_BUDGET_BYTES, MEMORY_SHARE * psutil.virtual_memory().available)
-    room = budget / (COPY_GROWTH * largest) - ANCHORS
-    return max(FEWEST_COPIES, int(room))
 
 
 def _knot(measured: Times, suspects: Sequence[Suspect], comparison: Comparison) -> frozenset[str]:

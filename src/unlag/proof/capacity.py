@@ -1,0 +1,29 @@
+"""How many contenders may be alive at once: a contest of repaired copies must not fill the machine's memory."""
+
+from __future__ import annotations
+
+import psutil
+
+from unlag.measure.comparison import Comparison
+
+SIZES, ROOM_BYTES = 4, 500_000_000
+"""All processes together stay below so many sizes of the larger model and this room for programs and libraries."""
+AVAILABLE_SHARE = 0.5
+"""And below this share of the memory that is free."""
+FEWEST = 3
+"""Two anchors and a copy: with fewer there is nothing to compare."""
+
+
+def contenders_at_once(comparison: Comparison) -> int:
+    """Contenders that fit into memory together, at least ``FEWEST``.
+
+    A process takes its peak while it loads, when the file and the weights made from it are there at once; after that it
+    holds about the file's size less.
+    """
+    sides = (comparison.standard, comparison.variant)
+    size_bytes = max(side.size_bytes for side in sides)
+    peak_bytes = max(side.peak_memory_bytes for side in sides)
+    steady_bytes = max(peak_bytes - size_bytes, peak_bytes // 2, 1)
+    limit_bytes = min(SIZES * size_bytes + ROOM_BYTES, AVAILABLE_SHARE * psutil.virtual_memory().available)
+    own_bytes = psutil.Process().memory_info().rss
+    return max(FEWEST, 1 + int((limit_bytes - own_bytes - peak_bytes) / steady_bytes))
