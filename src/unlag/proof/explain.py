@@ -86,26 +86,24 @@ def diagnose_all(evidence: Evidence) -> list[tuple[Cause, Finding]]:
 def _grafts(
     bench: Bench, compared: Compared, evidence: Evidence, explanation: Explanation, *, wanted: bool
 ) -> Sequence[Graft]:
-    """Grafts of all blocks, where they are asked for or the variant lags and much of that is unexplained."""
-    if not evidence.blocks or not (wanted or leaves_much(explanation)):
+    """Grafts of all blocks, for what is asked for: everything, or the lag that is unexplained to a large part."""
+    time, points = wanted or leaves_time(explanation), wanted or leaves_points(explanation)
+    if not evidence.blocks or not (time or points):
         return ()
-    return graft_blocks(bench, compared, evidence.blocks)
+    return graft_blocks(bench, compared, evidence.blocks, time=time, points=points)
 
 
-def leaves_much(explanation: Explanation) -> bool:
-    """Whether a lag in time or accuracy is unexplained to more than ``LARGE_REST``, beyond its own noise."""
-    verdict, time, points = (
-        explanation.comparison.verdict,
-        explanation.reconciliation,
-        explanation.accuracy_reconciliation,
-    )
-    slow = verdict.speed == "slower" and time is not None
-    worse = verdict.accuracy == "worse" and points is not None
-    return bool(
-        (slow and time is not None and _is_large(time.unexplained_ms.low, time.gap_ms.estimate))
-        or (worse and points is not None and _is_large(points.unexplained.low, points.loss.estimate))
-    )
+def leaves_time(explanation: Explanation) -> bool:
+    """Whether more than ``LARGE_REST`` of a slower variant's gap is unexplained, beyond its own noise."""
+    parts = explanation.reconciliation
+    if explanation.comparison.verdict.speed != "slower" or parts is None:
+        return False
+    return parts.unexplained_ms.low > LARGE_REST * parts.gap_ms.estimate
 
 
-def _is_large(rest: float, whole: float) -> bool:
-    return rest > LARGE_REST * whole
+def leaves_points(explanation: Explanation) -> bool:
+    """The same for points that a worse variant loses."""
+    parts = explanation.accuracy_reconciliation
+    if explanation.comparison.verdict.accuracy != "worse":
+        return False
+    return parts is None or parts.unexplained.low > LARGE_REST * parts.loss.estimate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -32,8 +32,10 @@ class Graft(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def graft_blocks(bench: Bench, compared: Compared, blocks: Sequence[BlockFacts]) -> tuple[Graft, ...]:
-    """Build and measure a hybrid for each block, in batches that fit into memory."""
+def graft_blocks(
+    bench: Bench, compared: Compared, blocks: Sequence[BlockFacts], *, time: bool = True, points: bool = True
+) -> tuple[Graft, ...]:
+    """Build a hybrid for each block and measure its time, its accuracy or both, in batches that fit into memory."""
     with tempfile.TemporaryDirectory(prefix="unlag-") as name:
         hybrids: dict[str, Variant] = {}
         reasons: dict[str, str] = {}
@@ -43,11 +45,12 @@ def graft_blocks(bench: Bench, compared: Compared, blocks: Sequence[BlockFacts])
                 hybrids[block.name] = make_hybrid(bench.case, blocks, place, Path(name) / f"graft{place}.onnx")
             except UnlagError as error:
                 reasons[block.name] = error.message
-        times = _time(bench.within(0.0, 0.6), compared, hybrids, reasons)
-        points = _points(bench.within(0.6, 1.0), compared, [n for n in hybrids if n in times], hybrids)
+        for unusable in _unusable(bench, hybrids, reasons):
+            del hybrids[unusable]
+        times = _time(bench.within(0.0, 0.6), compared, hybrids) if time else {}
+        gains = _points(bench.within(0.6, 1.0), compared, hybrids) if points else {}
     return tuple(
-        Graft(block.name, times.get(block.name), points.get(block.name), reasons.get(block.name, ""))
-        for block in blocks
+        Graft(block.name, times.get(block.name), gains.get(block.name), reasons.get(block.name, "")) for block in blocks
     )
 
 
@@ -66,9 +69,7 @@ def make_hybrid(case: Case, blocks: Sequence[BlockFacts], place: int, path: Path
     return case.variant.at(path)
 
 
-def _time(
-    bench: Bench, compared: Compared, hybrids: dict[str, Variant], reasons: dict[str, str]
-) -> dict[str, Interval]:
+def _time(bench: Bench, compared: Compared, hybrids: Mapping[str, Variant]) -> dict[str, Interval]:
     """Milliseconds that each hybrid wins over the variant, in the same rounds."""
     times: dict[str, Interval] = {}
     names = list(hybrids)
@@ -76,8 +77,6 @@ def _time(
     for start in range(0, len(names), room):
         batch = names[start : start + room]
         part = bench.within(start / len(names), (start + len(batch)) / len(names))
-        for name in _unusable(part, {name: hybrids[name] for name in batch}, reasons):
-            batch.remove(name)
         contenders = {VARIANT: bench.case.variant, **{name: hybrids[name] for name in batch}}
         with part.contest(contenders, quick(bench.protocol, ROUNDS)) as contest:
             result = contest.measure()
@@ -85,7 +84,7 @@ def _time(
     return times
 
 
-def _unusable(bench: Bench, hybrids: dict[str, Variant], reasons: dict[str, str]) -> list[str]:
+def _unusable(bench: Bench, hybrids: Mapping[str, Variant], reasons: dict[str, str]) -> list[str]:
     """Hybrids that the runtime does not take; one of them must not end the contest of all."""
     failed = []
     for name, hybrid in hybrids.items():
@@ -98,15 +97,15 @@ def _unusable(bench: Bench, hybrids: dict[str, Variant], reasons: dict[str, str]
     return failed
 
 
-def _points(bench: Bench, compared: Compared, names: Sequence[str], hybrids: dict[str, Variant]) -> dict[str, Interval]:
+def _points(bench: Bench, compared: Compared, hybrids: Mapping[str, Variant]) -> dict[str, Interval]:
     """Points that each hybrid wins over the variant; nothing without labels."""
     evaluation = bench.workload.evaluation
     if evaluation is None or not compared.scores:
         return {}
     points = {}
-    for place, name in enumerate(names):
-        bench.progress(f"accuracy of the grafts: {name}", place / len(names))
-        with bench.contest({name: hybrids[name]}) as contest:
+    for place, (name, hybrid) in enumerate(hybrids.items()):
+        bench.progress(f"accuracy of the grafts: {name}", place / len(hybrids))
+        with bench.contest({name: hybrid}) as contest:
             scored = score(contest, name, evaluation, compared.scores[STANDARD].rows)
         points[name] = scored.change_from(compared.scores[VARIANT], bench.case.seed)
     return points
