@@ -143,10 +143,13 @@ SILERO_VAD = Asset(
         size_bytes=11_317_527,
     ),
     members=(
-        Member("silero_vad/data/silero_vad.onnx", "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3"),
+        Member(
+            "silero_vad/data/silero_vad_16k_op15.onnx",
+            "7ed98ddbad84ccac4cd0aeb3099049280713df825c610a8ed34543318f1b2c49",
+        ),
     ),
 )
-"""A recurrent voice detector whose weights are constants inside the branches of 25 If nodes, opset 16."""
+"""A recurrent voice detector for 16 kHz: convolutions and an LSTM, three If nodes, opset 15."""
 
 
 def minilm_checkpoint(progress: Progress | None = None) -> Path:
@@ -198,5 +201,5 @@ def open_nsfw(progress: Progress | None = None) -> Path:
 
 
 def silero_vad(progress: Progress | None = None) -> Path:
-    """The recurrent ``silero_vad.onnx``: one window of sound in. Raises as ``minilm_checkpoint`` does."""
-    return fetch(SILERO_VAD, progress=progress) / "silero_vad.onnx"
+    """The recurrent ``silero_vad_16k_op15.onnx``: one window of sound in. Raises as ``minilm_checkpoint`` does."""
+    return fetch(SILERO_VAD, progress=progress) / "silero_vad_16k_op15.onnx"
