@@ -12,9 +12,11 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 from onnx import helper
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from quantizing import take_over
+from unlag.errors import UsageError
 from unlag.measure.sketch import sketch_of
 from unlag.model.facts import GraphIndex, facts_of, signature_of
 from unlag.model.graph import add_constant, constant_array, embedding_limits, insert_node
@@ -31,19 +33,22 @@ Feed = dict[str, np.ndarray]
 Ranges = dict[str, tuple[float, float]]
 
 
-def random_feed(model: ir.Model) -> Feed:
-    """Inputs of a usual length, or of a short one where the model's positions end before."""
-    feeds = [_drawn(model, sequence) for sequence in (128, 16)]
+def random_feed(model: ir.Model) -> Feed | None:
+    """Inputs of a usual length, or of a short one where the model's positions end before; nothing if neither runs.
+
+    A net with a window or a state of one certain size runs on neither, and random sizes would not tell its ranges.
+    """
     options = ort.SessionOptions()
     options.log_severity_level = 4
     session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
-    for feed in feeds[:-1]:
+    for sequence in (128, 16):
         try:
+            feed = _drawn(model, sequence)
             session.run(None, feed)
-        except ort.capi.onnxruntime_pybind11_state.Fail:
+        except (UsageError, Fail, InvalidArgument):
             continue
         return feed
-    return feeds[-1]
+    return None
 
 
 def _drawn(model: ir.Model, sequence: int) -> Feed:

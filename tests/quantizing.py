@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from planting import Pair, tiny_feed
-from unlag.model.graph import add_constant, constant_array
+from unlag.model.graph import add_constant, constant_array, insert_node
 from unlag.model.variant import Variant
 from unlag.rewrites.element_types import element_types
 from unlag.runtimes.contract import Profile
@@ -51,8 +51,18 @@ def dynamic(
 
 
 def take_over(model: ir.Model, changed: onnx.ModelProto) -> None:
-    """Let the model have the graph of another one, and with it the opsets."""
-    model.graph = ir.from_proto(changed).graph
+    """Let the model have the graph of another one, and with it the opsets.
+
+    Quantizers write down the shapes that they inferred, and the runtime fuses more where it knows them: a change that
+    is not wanted here.
+    """
+    declared = {out.name for node in model.graph for out in node.outputs if out.shape is not None}
+    graph = ir.from_proto(changed).graph
+    for node in graph:
+        for out in node.outputs:
+            if out.name not in declared and not out.is_graph_output():
+                out.shape = None
+    model.graph = graph
 
 
 def constant_products(model: ir.Model) -> list[tuple[ir.Node, np.ndarray]]:
@@ -64,6 +74,17 @@ def constant_products(model: ir.Model) -> list[tuple[ir.Node, np.ndarray]]:
             if array is not None and array.ndim == 2 and array.dtype == np.float32:
                 found.append((node, array))
     return found
+
+
+def dequantize_weight(node: ir.Node, codes: np.ndarray, scale: np.ndarray, axis: int | None = None) -> None:
+    """Let a node read its weight, input 1, from codes through DequantizeLinear."""
+    name = f"{node.inputs[1].name}.{node.outputs[0].name}"
+    constants = [
+        add_constant(node.graph, array, f"{name}.{part}") for array, part in ((codes, "codes"), (scale, "scale"))
+    ]
+    attributes = {} if axis is None else {"axis": axis}
+    back = insert_node(node, "DequantizeLinear", constants, name=f"{name}.dequantize", attributes=attributes)
+    node.replace_input_with(1, back)
 
 
 def block_product(

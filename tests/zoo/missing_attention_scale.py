@@ -2,7 +2,10 @@ import numpy as np
 import onnx_ir as ir
 
 from planting import HEADS, HIDDEN, Pair, editable, flash, tiny_bert
-from unlag.model.graph import add_constant, insert_node, sweep
+from unlag.model.facts import facts_of
+from unlag.model.graph import add_constant, constant_array, insert_node, sweep
+from unlag.rewrites.attention_pattern import AttentionBlock, attention_blocks
+from unlag.rewrites.neighbors import sole_reader
 
 
 def plant() -> Pair:
@@ -21,3 +24,26 @@ def twin() -> Pair:
             )
     sweep(model)
     return Pair(tiny_bert(), {}, ir.to_proto(model), {})
+
+
+def infect(model: ir.Model) -> int:
+    """The Div or Mul by the scale taken out from behind each product of queries and keys."""
+    values = {out.name: out for node in model.graph for out in node.outputs}
+    dropped = sum(_drop_scale(values[block.scores]) for block in _spelled_out(model) if block.scores in values)
+    sweep(model)
+    return dropped
+
+
+def _spelled_out(model: ir.Model) -> list[AttentionBlock]:
+    return [block for block in attention_blocks(facts_of(model)) if not block.fused]
+
+
+def _drop_scale(scores: ir.Value) -> bool:
+    reader = sole_reader(scores)
+    if reader is None or reader.op_type not in {"Div", "Mul"} or reader.outputs[0].is_graph_output():
+        return False
+    others = [constant_array(value) for value in reader.inputs if value is not scores]
+    if len(others) != 1 or others[0] is None or others[0].size != 1:
+        return False
+    reader.outputs[0].replace_all_uses_with(scores)
+    return True

@@ -26,7 +26,7 @@ def _pair(first: float, second: float) -> Pair:
 def infect(model: ir.Model) -> int:
     """Static quantization of products, with some ranges an eighth of what the tensors hold."""
     feed = random_feed(model)
-    if not quantize_named_products(model, feed, rounded=False):
+    if feed is None or not quantize_named_products(model, feed, rounded=False):
         return 0
     quantized: onnx.ModelProto = ir.to_proto(model)
     tensors = [judgement.activation.tensor for judgement in judged(quantized, feed) if not judgement.fault]

@@ -37,6 +37,6 @@ def feed_forward(outlier: float) -> onnx.ModelProto:
 def infect(model: ir.Model) -> int:
     """Static quantization of the products whose tensors have outliers, ranges calibrated."""
     feed = random_feed(model)
-    if not quantize_named_products(model, feed, rounded=True):
+    if feed is None or not quantize_named_products(model, feed, rounded=True):
         return 0
     return sum(judgement.fault == "rounded" for judgement in judged(ir.to_proto(model), feed))

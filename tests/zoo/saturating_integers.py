@@ -3,9 +3,12 @@ from functools import cache
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from planting import Pair, tiny_bert
+from quantizing import dynamic, take_over
+from unlag.measure.host import read_host
 
 
 def plant() -> Pair:
@@ -15,6 +18,15 @@ def plant() -> Pair:
 def twin() -> Pair:
     """Weights of seven bits."""
     return Pair(tiny_bert(), {}, _quantized(reduce_range=True), {})
+
+
+def infect(model: ir.Model) -> int:
+    """Dynamic quantization of all products with weights of eight bits; 0 where this CPU does not clip their sums."""
+    if read_host().has_int8_dot_product is not False:
+        return 0
+    changed = dynamic(ir.to_proto(model), op_types=["MatMul"], weight_type=QuantType.QInt8, per_channel=True)
+    take_over(model, changed)
+    return sum(node.op_type == "MatMulInteger" for node in model.graph)
 
 
 @cache

@@ -44,6 +44,8 @@ def standardize(model: ir.Model) -> int:
 
 def _quantize(model: ir.Model, dtype: str) -> int:
     feed = random_feed(model)
+    if feed is None:
+        return 0
     candidates = [node for node in products(model) if "auto_pad" not in node.attributes]
     names = {str(value.name) for node in candidates for value in (node.inputs[0], node.outputs[0])}
     held = tensors_of(ir.to_proto(model), names, feed)

@@ -13,3 +13,13 @@ def twin() -> Pair:
     model = editable(tiny_bert())
     fuse_attention(model)
     return Pair(tiny_bert(), {}, ir.to_proto(model), {})
+
+
+def infect(model: ir.Model) -> int:
+    """The model as it is: in how many places the standard is fused."""
+    return fuse_attention(model.clone())
+
+
+def standardize(model: ir.Model) -> int:
+    """One operator for each attention block."""
+    return fuse_attention(model)

@@ -24,7 +24,8 @@ def twin() -> Pair:
 
 def infect(model: ir.Model) -> int:
     """Pairs of 16-bit codes in front of operators without an integer kernel."""
-    return _surround(model, random_feed(model))
+    feed = random_feed(model)
+    return 0 if feed is None else _surround(model, feed)
 
 
 def _surround(model: ir.Model, feed: Feed) -> int:

@@ -3,7 +3,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
-from calibrating import calibrated, float_activations_of, insert_pair, scale_and_zero
+from calibrating import calibrated, float_activations_of, insert_pair, random_feed, scale_and_zero
 from planting import NEW_X86, Pair, editable
 from quantizing import profiled
 from unlag.model.graph import add_constant, constant_array, insert_node
@@ -27,7 +27,8 @@ def infect(model: ir.Model) -> int:
     """Q and DQ around Softmax, poolings, and convolutions in groups that are not depthwise."""
     if model.opset_imports.get("", 0) < FIRST_OPSET:
         return 0
-    return _quantize(model, lambda node: node.op_type != "Conv" or _is_grouped(node))
+    feed = random_feed(model)
+    return 0 if feed is None else _quantize(model, lambda node: node.op_type != "Conv" or _is_grouped(node), feed)
 
 
 def _pair(groups: int) -> Pair:
@@ -60,7 +61,7 @@ def _is_grouped(node: ir.Node) -> bool:
     return group > 1 and weight is not None and weight.shape[:2] != (group, 1)
 
 
-def _quantize(model: ir.Model, wanted, feed: dict[str, np.ndarray] | None = None) -> int:
+def _quantize(model: ir.Model, wanted, feed: dict[str, np.ndarray]) -> int:
     inner = _float_names(model)
     chosen = [
         node
