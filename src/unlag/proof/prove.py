@@ -26,6 +26,9 @@ from unlag.proof.times import NOTHING, Removed, Times
 WARMUP_RUNS = 20
 """What a launch takes until it is steady, in runs; only for saying how long it will take."""
 
+SMALLEST_SHARE = 0.01
+"""Code alignment alone moves a loop by that much."""
+
 KNOT_SHARE = 0.15
 """First-in and last-out that differ by more than 15 % of the larger one make a knot ..."""
 KNOT_GAP_SHARE = 0.05
@@ -208,6 +211,9 @@ def last_out(cause: str, everything: Removed) -> dict[Removed, float]:
 
 
 def noise_ms(comparison: Comparison) -> float:
-    """Milliseconds that the noise floor, at least ±1 %, is of the standard's time."""
-    noise = comparison.noise
-    return max(noise.high - 1, 1 - noise.low, 0.01) * comparison.standard.latency_ms.median
+    """How far the control, another process of the same model, came out from the standard; at least 1 % of its time.
+
+    What rounds scatter is in a cost's own interval; this is what separate processes differ by even so.
+    """
+    apart = abs(comparison.noise.estimate - 1)
+    return max(apart, SMALLEST_SHARE) * comparison.standard.latency_ms.median
