@@ -18,6 +18,7 @@ from report import records
 from unlag.causes.contract import Finding
 from unlag.measure.accuracy import Scored
 from unlag.measure.compare import Compared
+from unlag.measure.contest import ContestResult, Sample, Turn
 from unlag.measure.progress import Progress, silent
 from unlag.measure.schedule import Protocol
 from unlag.model.case import Case
@@ -86,7 +87,8 @@ class StubContest:
         right = 80 + self.bench.points(self._removed(name))
         return (np.arange(100) < right).astype(np.float32)[:, None]
 
-    def measure(self) -> Any:
+    def measure(self, decided: object = None) -> Any:
+        del decided
         wobble = 1 + 1e-4 * np.arange(-2, 3)
 
         def medians_ms(name: str) -> np.ndarray:
@@ -242,3 +244,24 @@ def test_the_variants_and_standards_files_are_untouched(case):
 def test_advice_is_no_suspect():
     advice, cure = suspect("advice", nothing, "ADVICE"), suspect("cure", nothing)
     assert [s.id for s in suspects_of([(advice.cause, FOUND), (cure.cause, FOUND)])] == ["cure"]
+
+
+def result_of(**medians_ms: list[float]) -> ContestResult:
+    samples = {
+        name: Sample((), tuple(Turn(r, 0, (round(ms * 1e6),), None) for r, ms in enumerate(times)), 0)
+        for name, times in medians_ms.items()
+    }
+    return ContestResult(samples, tuple(range(len(next(iter(medians_ms.values()))))), ())
+
+
+@pytest.mark.parametrize(
+    ("copy", "clear"),
+    [
+        ([8.0, 8.1, 8.0, 8.1, 8.0], True),  # apart from the variant
+        ([10.0, 10.01, 9.99, 10.0, 10.01], True),  # the same
+        ([9.0, 11.0, 10.5, 9.2, 10.9], False),
+    ],
+)
+def test_copies_are_timed_until_they_are_told_apart_or_the_same(copy, clear):
+    rounds = {"variant": [10.0, 10.01, 10.0, 9.99, 10.0], "repaired": [5.0, 5.01, 5.0, 4.99, 5.0], "copy": copy}
+    assert court_module._is_clear(result_of(**rounds), "variant", "repaired") is clear

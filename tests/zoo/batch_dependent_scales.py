@@ -1,3 +1,5 @@
+"""No ``infect``: what a row loses depends on its neighbors, and a labeled workload runs it alone or with any."""
+
 from functools import cache
 
 import onnx
@@ -21,13 +23,12 @@ def twin() -> Pair:
 @cache
 def infected() -> onnx.ModelProto:
     model = editable(tiny_bert())
-    infect(model)
+    round_to_batch(model)
     return ir.to_proto(model)
 
 
-def infect(model: ir.Model) -> int:
+def round_to_batch(model: ir.Model) -> None:
     """Round what each layer with weights reads to 8 bits of the range that it has in this batch."""
-    places = 0
     for node in list(model.graph):
         source = node.inputs[0] if node.op_type in LAYERS and not node.domain else None
         if source is None or source.producer() is None or constant_array(node.inputs[1]) is None:
@@ -38,5 +39,3 @@ def infect(model: ir.Model) -> int:
             value.name = f"{name}.{part}"
         model.graph.insert_before(node, dynamic)
         node.replace_input_with(0, insert_node(node, "DequantizeLinear", list(dynamic.outputs), name=name))
-        places += 1
-    return places

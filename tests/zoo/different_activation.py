@@ -7,11 +7,11 @@ from unlag.rewrites.activation_units import CONTRIB, find_units
 from unlag.rewrites.element_types import element_types
 from zoo import unfused_activation
 
-REPLACED_BY = {"Gelu": "QuickGelu", "Gelu by tanh": "QuickGelu", "QuickGelu": "Relu", "SiLU": "Relu", "Relu": "SiLU"}
+REPLACED_BY = {"Gelu": "Relu", "Gelu by tanh": "QuickGelu", "QuickGelu": "Relu", "SiLU": "Relu", "Relu": "SiLU"}
 
 
 def plant() -> Pair:
-    """x · sigmoid(1.702 · x) for GELU."""
+    """Relu for GELU."""
     model = editable(tiny_bert())
     infect(model)
     return Pair(tiny_bert(), {}, ir.to_proto(model), {})

@@ -6,6 +6,8 @@ from planting import NEW_X86, Pair, cnn_feed, editable, tiny_cnn
 
 CLIPPED, WIDE = 1 / 8, 12.0
 MOST_PLACES = 6
+CONSEQUENCES = frozenset({"rounded_activations"})
+"""A range that is far too wide leaves few codes for what is there."""
 
 
 def plant() -> Pair:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from unlag.causes.contract import Cause, Finding
 from unlag.errors import UnlagError
 from unlag.measure.accuracy import Scored, score
-from unlag.measure.bench import Bench, quick
+from unlag.measure.bench import Bench
 from unlag.measure.compare import STANDARD, VARIANT, Compared
 from unlag.measure.comparison import Comparison
+from unlag.measure.contest import ContestResult
 from unlag.measure.schedule import Protocol
 from unlag.model.case import Case
 from unlag.model.draft import Observed
@@ -26,6 +30,8 @@ from unlag.proof.times import NOTHING, Removed, Times
 WARMUP_RUNS = 20
 """What a launch takes until it is steady, in runs; only for saying how long it will take."""
 
+MOST_ROUNDS = 3
+"""Copies that are not told apart from their anchor are timed again, up to so many times the wanted rounds."""
 SMALLEST_SHARE = 0.01
 """Code alignment alone moves a loop by that much."""
 
@@ -138,11 +144,12 @@ class _Court:
         return anchors if times.STANDARD in self.times else {times.STANDARD: case.standard} | anchors
 
     def _measure_batch(self, contenders: Mapping[Removed, Variant], bench: Bench) -> None:
-        names = {_name(removed, self._all): removed for removed in contenders}
-        variants = {name: contenders[removed] for name, removed in names.items()}
-        with bench.contest(variants, quick(bench.protocol, bench.case.rounds)) as contest:
-            result = contest.measure()
-        self.times.add_batch({removed: result.medians_ms(name) for name, removed in names.items()})
+        names = {removed: _name(removed, self._all) for removed in contenders}
+        variants = {name: contenders[removed] for removed, name in names.items()}
+        protocol = msgspec.structs.replace(bench.protocol, max_rounds=MOST_ROUNDS * bench.case.rounds)
+        with bench.contest(variants, protocol) as contest:
+            result = contest.measure(lambda so_far: _is_clear(so_far, names[NOTHING], names[self._all]))
+        self.times.add_batch({removed: result.medians_ms(name) for removed, name in names.items()})
 
     def score(self, bench: Bench) -> None:
         """Score the copies that decide what accuracy causes cost: each alone, all but it, and all."""
@@ -161,6 +168,18 @@ class _Court:
                 except UnlagError:
                     continue  # a copy that can't be scored leaves its cause without an accuracy proof
             self.scores[removed] = self.scores[copy.effective]
+
+
+def _is_clear(result: ContestResult, variant: str, repaired: str) -> bool:
+    """Whether every copy is told apart from the anchor that it is nearer to, or is the same within 1 %."""
+    for name in set(result.samples) - {variant, repaired, STANDARD}:
+        ratios = [result.ratio(name, anchor) for anchor in (variant, repaired)]
+        nearer = min(ratios, key=lambda ratio: abs(math.log(ratio.estimate)))
+        apart = nearer.low > 1 or nearer.high < 1
+        same = nearer.low > 1 - SMALLEST_SHARE and nearer.high < 1 + SMALLEST_SHARE
+        if not (apart or same):
+            return False
+    return True
 
 
 def _minutes(comparison: Comparison, causes: int) -> str:
