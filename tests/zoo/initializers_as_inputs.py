@@ -4,7 +4,6 @@ from onnx import helper
 
 from planting import Pair, cnn_feed, editable, tiny_bert, tiny_cnn
 
-
 CONSEQUENCES = frozenset({"unfused_activation"})
 """The runtime does not recognize GELU by constants that a caller may replace."""
 

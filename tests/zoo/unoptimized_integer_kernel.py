@@ -11,6 +11,8 @@ from unlag.model.graph import add_constant, constant_array, insert_node
 FIRST_OPSET = 10
 """Of QuantizeLinear."""
 KINDS = frozenset({"Softmax", "AveragePool", "MaxPool", "Conv"})
+VARIANT_OPTIONS = STANDARD_OPTIONS = {"optimization": "all"}
+"""With its passes off, the runtime makes no integer kernels of the pairs: that is another cause."""
 
 
 def plant() -> Pair:

@@ -13,7 +13,8 @@ the same sizes, by more than a fiftieth of the run.
 Remedy: ``accuracy_level`` 4, integer arithmetic on the blocks, where it is not set and the CPU has an int8 dot
 product. Otherwise the weights are unpacked once, into float constants; the file grows by four to eight.
 
-Safety: close with integer arithmetic: activations are rounded to 8 bits. Exact with float constants.
+Safety: close with integer arithmetic: activations are rounded to 8 bits. Close with float constants too, where the
+kernel rounded them before.
 
 Source: pytorch#122813, transformers#34310, onnxruntime-genai#406, bitsandbytes#490, bitsandbytes#347, FastChat#1698.
 """
@@ -99,7 +100,7 @@ CAUSE = Cause(
         Remedy(
             id="float_block_products",
             title="unpack the blocks once, into float constants",
-            safety="EXACT",
+            safety="CLOSE",
             step=Step.WIDEN,
             apply=_compute_in_floats,
         ),

@@ -1,4 +1,4 @@
-"""A model file's message as the rest of unlag reads it: local functions inlined, sparse weights dense.
+"""A model file's message as the rest of unlag reads it: functions inlined, sparse weights dense, names once.
 
 Nothing here changes what the model computes.
 """
@@ -26,6 +26,7 @@ def normal_form(model: onnx.ModelProto) -> onnx.ModelProto:
         model = _inlined(model)
     for graph in _graphs(model.graph):
         _make_dense(graph)
+        _drop_doubled(graph)
         for part in (graph.input, graph.output, graph.value_info):
             for value in part:
                 if _holds_map(value.type):
@@ -58,6 +59,15 @@ def _make_dense(graph: onnx.GraphProto) -> None:
             if attribute.type == onnx.AttributeProto.SPARSE_TENSOR and node.op_type == "Constant":
                 dense = _dense(attribute.sparse_tensor, "")
                 attribute.CopyFrom(onnx.helper.make_attribute("value", dense))
+
+
+def _drop_doubled(graph: onnx.GraphProto) -> None:
+    """ONNX Runtime writes the constants of a body twice, as nodes and as initializers of the same names."""
+    made = {name for node in graph.node if node.op_type == "Constant" for name in node.output}
+    kept = [tensor for tensor in graph.initializer if tensor.name not in made]
+    if len(kept) < len(graph.initializer):
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
 
 
 def _dense(sparse: onnx.SparseTensorProto, name: str) -> onnx.TensorProto:

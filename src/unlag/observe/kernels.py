@@ -9,6 +9,7 @@ import msgspec
 from unlag.errors import Missing
 from unlag.model.facts import GraphIndex, Node
 from unlag.observe.evidence import Evidence
+from unlag.observe.kinds import SHORTEST_MS
 from unlag.runtimes.contract import Operator, Profile
 
 _INTEGER = {
@@ -50,7 +51,8 @@ class Kernel(msgspec.Struct, frozen=True):
 
 
 def integer_kernels(evidence: Evidence, standard: GraphIndex, variant: GraphIndex) -> list[Kernel]:
-    """Convolutions, poolings and Softmax of the variant that compute in integers and have a partner in the standard.
+    """Convolutions, poolings and Softmax of the variant that compute in integers and have a partner in the standard,
+    one that takes long enough to be compared with.
 
     Sizes are those of results and weights, in whatever order a layout puts their axes. Without profiles there are none.
     """
@@ -68,6 +70,8 @@ def integer_kernels(evidence: Evidence, standard: GraphIndex, variant: GraphInde
             continue
         group = node.attributes.get("group", 1) if node is not None else 1
         mean_ms = sum(partners) / len(partners)
+        if mean_ms < SHORTEST_MS:
+            continue
         groups = group if isinstance(group, int) else 1
         found.append(Kernel(operator.name, size[0], groups, operator.time_ms, mean_ms))
     return found

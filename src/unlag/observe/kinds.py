@@ -10,6 +10,9 @@ from unlag.observe.evidence import Side
 from unlag.observe.work import roofline_share
 from unlag.runtimes.contract import Operator
 
+SHORTEST_MS = 0.002
+"""Profilers count whole microseconds: a time below two of them is mostly rounding, and no ratio to it means anything."""
+
 
 def operators_by_kind(side: Side) -> Mapping[str, list[Operator]]:
     """Profiled operators of each kind; empty without a profile."""

@@ -10,6 +10,7 @@ import msgspec
 from unlag.errors import Missing
 from unlag.model.facts import GraphIndex, Node
 from unlag.observe.evidence import Evidence, Side
+from unlag.observe.kinds import SHORTEST_MS
 from unlag.runtimes.contract import Operator, Profile
 
 FLOAT_PRODUCTS = frozenset({"MatMul", "FusedMatMul", "Gemm", "FusedGemm", "TransposeMatMul"})
@@ -76,13 +77,13 @@ def race_products(
 ) -> Race | None:
     """Race the variant's wanted products with the standard's float ones; without partners they are left out.
 
-    Nothing where a side has no profile, or no wanted product has a partner.
+    Nothing where a side has no profile, or no wanted product has a partner that takes long enough to be compared with.
     """
     ours, theirs = evidence.variant.profile, evidence.standard.profile
     if isinstance(ours, Missing) or isinstance(theirs, Missing):
         return None
     partners = _mean_times(p for p in products_of(theirs, None) if p.op_type in FLOAT_PRODUCTS)
-    matched = [p for p in products_of(ours, index) if wanted(p) and p.size in partners]
+    matched = [p for p in products_of(ours, index) if wanted(p) and partners.get(p.size, 0.0) >= SHORTEST_MS]
     if not matched:
         return None
     ours_ms = sum(time_ms(p) for p in matched)
