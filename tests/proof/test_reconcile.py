@@ -17,6 +17,7 @@ from unlag.measure.accuracy import Scored
 from unlag.measure.comparison import Comparison
 from unlag.measure.statistics import Interval
 from unlag.model.workload import Evaluation
+from unlag.proof.accuracy_knots import accuracy_knot
 from unlag.proof.copies import Suspect
 from unlag.proof.explanation import CauseReport
 from unlag.proof.outputs import Rejection
@@ -338,3 +339,23 @@ def test_a_repair_that_fixes_the_shape_has_no_part_in_accuracy():
     proofs = replace(accuracy_proofs({"": 80.0, "a": 89.0}), scored=frozenset({"a"}))
     wide = replace(proofs, suspects=(*proofs.suspects, suspect("shape")))
     assert reconcile_accuracy(wide, []).unexplained.estimate == pytest.approx(1.0)
+
+
+def test_points_that_either_remedy_brings_back_are_a_knot():
+    proofs = accuracy_proofs({"": 70.0, "a": 88.0, "b": 87.0, "ab": 89.0})
+    assert accuracy_knot(proofs.scores, "ab", proofs.everything) == {"a", "b"}
+    (knot,) = knots_of(replace(proofs, points_knot=frozenset("ab")), list(reports_of(proofs).values()))
+    assert knot.causes == ("a", "b")
+    assert "either remedy alone brings back most of the 19.0 points" in knot.sentence
+
+
+def test_points_that_only_both_bring_back_are_a_knot():
+    proofs = accuracy_proofs({"": 70.0, "a": 72.0, "b": 72.0, "ab": 89.0})
+    (knot,) = knots_of(replace(proofs, points_knot=frozenset("ab")), list(reports_of(proofs).values()))
+    assert "both have to go: together they bring back 19.0 points, alone 2.0 and 2.0" in knot.sentence
+
+
+def test_points_that_add_up_are_no_knot():
+    proofs = accuracy_proofs({"": 70.0, "a": 80.0, "b": 75.0, "ab": 85.0})
+    assert accuracy_knot(proofs.scores, "ab", proofs.everything) == frozenset()
+    assert knots_of(proofs, list(reports_of(proofs).values())) == ()

@@ -51,10 +51,10 @@ class Kernel(msgspec.Struct, frozen=True):
 
 
 def integer_kernels(evidence: Evidence, standard: GraphIndex, variant: GraphIndex) -> list[Kernel]:
-    """Convolutions, poolings and Softmax of the variant that compute in integers and have a partner in the standard,
-    one that takes long enough to be compared with.
+    """Convolutions, poolings and Softmax of the variant that compute in integers and have a partner in the standard.
 
-    Sizes are those of results and weights, in whatever order a layout puts their axes. Without profiles there are none.
+    A partner takes long enough to be compared with. Sizes are those of results and weights, in whatever order a layout
+    puts their axes. Without profiles there are none.
     """
     ours, theirs = evidence.variant.profile, evidence.standard.profile
     if isinstance(ours, Missing) or isinstance(theirs, Missing):

@@ -11,7 +11,7 @@ from unlag.observe.work import roofline_share
 from unlag.runtimes.contract import Operator
 
 SHORTEST_MS = 0.002
-"""Profilers count whole microseconds: a time below two of them is mostly rounding, and no ratio to it means anything."""
+"""Profilers count whole microseconds: a time below two of them is mostly rounding, and a ratio to it means nothing."""
 
 
 def operators_by_kind(side: Side) -> Mapping[str, list[Operator]]:

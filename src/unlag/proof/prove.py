@@ -6,6 +6,7 @@ import math
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from unlag.model.case import Case
 from unlag.model.draft import Observed
 from unlag.model.variant import Variant
 from unlag.proof import shapley, times
+from unlag.proof.accuracy_knots import accuracy_knot
 from unlag.proof.capacity import contenders_at_once
 from unlag.proof.copies import CopyShelf, Suspect
 from unlag.proof.outputs import Rejection, check_remedies
@@ -55,6 +57,8 @@ class Proofs:
     """Causes whose worths depend on each other; empty where all add up."""
     scored: Removed = NOTHING
     """What the copy is free of that stands for the repaired model in accuracy: all but remedies that fix the shape."""
+    points_knot: frozenset[str] = frozenset()
+    """Causes whose worths in points depend on each other."""
 
     @property
     def everything(self) -> Removed:
@@ -88,12 +92,14 @@ def prove(bench: Bench, compared: Compared, suspects: Sequence[Suspect], observe
         court = _Court(bench.case, compared, shelf, kept)
         bench.progress(f"proving {len(kept)} causes, about {_minutes(compared.comparison, len(kept))}")
         court.first_and_last(bench.within(0.2, 0.7))
-        court.score(bench.within(0.7, 0.8))
+        points_knot = court.score(bench.within(0.7, 0.8))
         knot = _knot(court.times, kept, compared.comparison)
         if knot:
             court.measure(shapley.needed_coalitions(knot), bench.within(0.8, 1.0))
         standard = compared.scores.get(STANDARD)
-        return Proofs(tuple(kept), tuple(rejections), court.times, court.scores, standard, knot, court.scorable)
+        return Proofs(
+            tuple(kept), tuple(rejections), court.times, court.scores, standard, knot, court.scorable, points_knot
+        )
 
 
 class _Court:
@@ -151,17 +157,25 @@ class _Court:
             result = contest.measure(lambda so_far: _is_clear(so_far, names[NOTHING], names[self._all]))
         self.times.add_batch({removed: result.medians_ms(name) for removed, name in names.items()})
 
-    def score(self, bench: Bench) -> None:
-        """Score the copies that decide what accuracy causes cost: each alone, all but it, and all."""
+    def score(self, bench: Bench) -> frozenset[str]:
+        """Score the copies that decide what accuracy causes cost: each alone, all but it, all, and pairs that knot."""
+        if not self._scored:
+            return frozenset()
+        alone = [frozenset({cause}) for cause in self._scored]
+        self._score_all([self.scorable, *alone, *(self.scorable - removed for removed in alone)], bench)
+        knot = accuracy_knot(self.scores, self._scored, self.scorable)
+        self._score_all([frozenset(pair) for pair in combinations(sorted(knot), 2)], bench)
+        return knot
+
+    def _score_all(self, sets: Sequence[Removed], bench: Bench) -> None:
         evaluation, standard = bench.workload.evaluation, self._compared.scores.get(STANDARD)
-        if evaluation is None or standard is None or not self._scored:
+        if evaluation is None or standard is None:
             return
-        sets = [frozenset({cause}) for cause in self._scored] + [self.scorable - {cause} for cause in self._scored]
-        for position, removed in enumerate(dict.fromkeys([self.scorable, *sets])):
+        for position, removed in enumerate(dict.fromkeys(sets)):
             copy = self._shelf.take(removed)
             if copy.effective not in self.scores:
                 name = _name(removed, self._all)
-                bench.progress(f"accuracy of the copy {name}", position / (len(sets) + 1))
+                bench.progress(f"accuracy of the copy {name}", position / len(sets))
                 try:
                     with bench.contest({name: copy.variant}) as contest:
                         self.scores[copy.effective] = score(contest, name, evaluation, standard.rows)

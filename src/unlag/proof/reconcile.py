@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from unlag.causes.contract import Cause, Finding
-from unlag.measure.accuracy import Scored
 from unlag.measure.comparison import Comparison
 from unlag.measure.statistics import SMALLEST_ACCURACY_EFFECT, Interval
 from unlag.proof import shapley
+from unlag.proof.accuracy_knots import accuracy_knots, gain
 from unlag.proof.copies import Suspect
 from unlag.proof.explanation import (
     AccuracyReconciliation,
@@ -130,7 +130,7 @@ def _accuracy(suspect: Suspect, proofs: Proofs) -> Interval | None:
     everything, scores = proofs.scored, proofs.scores
     ends = ((frozenset({suspect.id}), NOTHING), (everything, everything - {suspect.id}))
     known = [(after, before) for after, before in ends if {after, before} <= set(scores)]
-    gains = [_gain(scores[after], scores[before]) for after, before in known]
+    gains = [gain(scores[after], scores[before]) for after, before in known]
     if not gains:
         return None
     # The two are measured on the same items, so their bounds are averaged as if they moved together.
@@ -138,10 +138,6 @@ def _accuracy(suspect: Suspect, proofs: Proofs) -> Interval | None:
         sum(values) / len(gains) for values in zip(*((g.estimate, g.low, g.high) for g in gains), strict=True)
     )
     return Interval(estimate, low, high)
-
-
-def _gain(after: Scored, before: Scored) -> Interval:
-    return after.change_from(before, seed=0)
 
 
 def reconcile(proofs: Proofs, reports: Sequence[CauseReport]) -> Reconciliation | None:
@@ -180,13 +176,13 @@ def reconcile_accuracy(proofs: Proofs, reports: Sequence[CauseReport]) -> Accura
     explained = Interval(0.0, 0.0, 0.0)
     for cost in costs:
         explained = explained.plus(cost)
-    regained = _gain(repaired, variant)
+    regained = gain(repaired, variant)
     interaction = _difference(regained, explained) if len(costs) == 1 else regained.minus(explained)
     return AccuracyReconciliation(
-        loss=_gain(standard, variant),
+        loss=gain(standard, variant),
         explained=explained,
         interaction=interaction,
-        unexplained=_gain(standard, repaired),
+        unexplained=gain(standard, repaired),
     )
 
 
@@ -197,17 +193,23 @@ def _difference(regained: Interval, explained: Interval) -> Interval:
 
 
 def knots_of(proofs: Proofs, reports: Sequence[CauseReport]) -> tuple[Knot, ...]:
-    """Pairs of proven causes whose worths depend on each other, each in a sentence."""
-    if proofs.times is None or not proofs.knot:
-        return ()
-    proven = {r.id for r in reports if r.status == "proven" and r.cost_ms is not None}
+    """Pairs of proven causes whose worths, in time or in points, depend on each other, each in a sentence."""
     causes = {s.id: s.cause for s in proofs.suspects}
+    proven = {r.id for r in reports if r.status == "proven"}
+    lossy = {cause: causes[cause] for cause in proven & set(causes)}
+    return (*_time_knots(proofs, reports, causes), *accuracy_knots(proofs.scores, proofs.points_knot, lossy))
+
+
+def _time_knots(proofs: Proofs, reports: Sequence[CauseReport], causes: Mapping[str, Cause]) -> list[Knot]:
+    if proofs.times is None or not proofs.knot:
+        return []
+    proven = {r.id for r in reports if r.status == "proven" and r.cost_ms is not None}
     knots = []
     for one, other in combinations(sorted(proofs.knot & proven), 2):
         sentence = _sentence(causes[one], causes[other], proofs.times)
         if sentence:
             knots.append(Knot((one, other), sentence))
-    return tuple(knots)
+    return knots
 
 
 def _sentence(one: Cause, other: Cause, times: Times) -> str | None:
