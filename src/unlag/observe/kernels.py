@@ -43,6 +43,8 @@ class Kernel(msgspec.Struct, frozen=True):
     """Of a convolution; one for everything else."""
     ours_ms: float
     standard_ms: float
+    depthwise: bool = False
+    """A convolution with one channel in each group."""
 
     @property
     def ratio(self) -> float:
@@ -73,7 +75,8 @@ def integer_kernels(evidence: Evidence, standard: GraphIndex, variant: GraphInde
         if mean_ms < SHORTEST_MS:
             continue
         groups = group if isinstance(group, int) else 1
-        found.append(Kernel(operator.name, size[0], groups, operator.time_ms, mean_ms))
+        depthwise = size[0] == "Conv" and groups > 1 and _channels_of_group(variant, operator, node) == 1
+        found.append(Kernel(operator.name, size[0], groups, operator.time_ms, mean_ms, depthwise))
     return found
 
 
@@ -88,6 +91,13 @@ def _sized(profile: Profile, index: GraphIndex, families: dict[str, str]) -> lis
         if elements is not None:
             found.append((operator, node, (family, tuple(sorted(operator.output_shapes[0])), elements)))
     return found
+
+
+def _channels_of_group(index: GraphIndex, operator: Operator, node: Node | None) -> int | None:
+    """The second axis of a convolution's constant kernel."""
+    position = _WEIGHT_INPUT.get(operator.op_type)
+    weight = None if node is None or position is None else index.constant(node.inputs[position])
+    return weight.shape[1] if weight is not None and len(weight.shape) > 1 else None
 
 
 def _weight_elements(index: GraphIndex, operator: Operator, node: Node | None) -> int | None:
