@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unlag.proof.times import NOTHING, STANDARD, Removed, Times
+from unlag.proof.times import NOTHING, STANDARD, Removed, Times, winsorized
 
 ALL = frozenset("ab")
 A, B = frozenset("a"), frozenset("b")
@@ -113,3 +113,18 @@ def test_the_interval_covers_the_truth():
         win = measured(noisy).won_ms({A: 1.0})
         hits += win.low <= 10.0 <= win.high
     assert hits / 400 > 0.9
+
+
+def test_one_stray_round_does_not_hide_a_cost():
+    rounds = np.array([1.0, 1.01, 0.99, 1.005, 0.995])
+    copy, stray = 0.9 * rounds[::-1], np.array([1.0, 1.0, 2.5, 1.0, 1.0])
+    times = Times(10.0, frozenset({"a", "b"}))
+    times.add_batch({NOTHING: 10 * rounds, frozenset({"a", "b"}): 5 * rounds, frozenset({"a"}): 10 * copy * stray})
+    won = times.won_ms({frozenset({"a"}): 1.0})
+    assert 0 < won.low < won.estimate < 1.2
+
+
+def test_even_noise_is_left_as_it_is():
+    ratios = np.array([0.98, 1.0, 1.02, 0.99, 1.01])
+    assert winsorized(ratios) == pytest.approx(ratios)
+    assert winsorized(np.array([2.0])) == pytest.approx([2.0])

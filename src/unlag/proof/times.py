@@ -19,6 +19,9 @@ from unlag.measure.statistics import Floats, Interval, student_t
 Removed = frozenset[str]
 """Ids of the causes that a copy is free of."""
 
+STRAY = 3.0
+"""Deviations from the median beyond which a round is a stray one."""
+
 NOTHING: Removed = frozenset()
 """The variant as it is."""
 STANDARD: Removed = frozenset({"the standard"})
@@ -48,12 +51,12 @@ class Times:
     def add_batch(self, medians_ms: Mapping[Removed, Floats]) -> None:
         """Take in one contest: round medians of ``NOTHING``, ``everything``, ``STANDARD`` and some copies."""
         variant, repaired = medians_ms[NOTHING], medians_ms[self.everything]
-        self._repaired = np.concatenate([self._repaired, repaired / variant])
+        self._repaired = np.concatenate([self._repaired, winsorized(repaired / variant)])
         for key, own in medians_ms.items():
             if key in {NOTHING, self.everything}:
                 continue
             near_repaired = _distance(own, repaired) < _distance(own, variant)
-            ratios = own / (repaired if near_repaired else variant)
+            ratios = winsorized(own / (repaired if near_repaired else variant))
             known = self._measured.get(key)
             if known is not None and known.to_repaired == near_repaired:
                 ratios = np.concatenate([known.ratios, ratios])
@@ -109,6 +112,17 @@ class Times:
             real = self._aliases.get(key, key)
             summed[real] = summed.get(real, 0.0) + weight
         return {key: weight for key, weight in summed.items() if abs(weight) > 1e-12}
+
+
+def winsorized(ratios: Floats) -> Floats:
+    """Ratios of one contest with stray rounds drawn in to ``STRAY`` deviations from the median.
+
+    One round in which another guest of the machine took the cores would make the interval of all useless. The deviation
+    is the median one times 1.4826, which is the standard deviation for normal noise (Huber, Robust Statistics, 1981).
+    """
+    center = float(np.median(ratios))
+    deviation = 1.4826 * float(np.median(np.abs(ratios - center)))
+    return np.clip(ratios, center - STRAY * deviation, center + STRAY * deviation)
 
 
 def _distance(one: Floats, other: Floats) -> float:
