@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -23,7 +22,6 @@ def read_model(path: Path) -> ir.Model:
         UsageError: missing, empty, truncated or not ONNX, with external data outside the model's folder, or with
             something in it that can't be read.
     """
-    gc.collect()  # a model refers to itself in circles: one that is no longer used would stay beside this one
     if path.is_dir() or not path.exists():
         what = "is a folder, not a model file" if path.is_dir() else "does not exist"
         raise UsageError(f"{path} {what}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def observe(bench: Bench, comparison: Comparison) -> Evidence:
         for position, (name, variant) in enumerate(contenders.items()):
             bench.progress(f"profiling: the {name}", position / 2 / len(contenders))
             sides[name] = _side(contest, name, variant, measured[name])
+    gc.collect()  # models refer to themselves in circles: those read so far would stay beside the next ones
     bench.progress("looking at the tensors inside both", 0.5)
     return with_values(
         Evidence(

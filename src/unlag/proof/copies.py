@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,10 @@ def make_copy(case: Case, suspects: Iterable[Suspect], path: Path, observed: Obs
         suspect.id: suspect.remedy.apply(draft)
         for suspect in sorted(suspects, key=lambda s: (s.remedy.step, s.remedy.id))
     }
-    return Copy(draft.save(path), changes)
+    copy = Copy(draft.save(path), changes)
+    del draft
+    gc.collect()  # models refer to themselves in circles: this one would stay beside the next
+    return copy
 
 
 class CopyShelf:
