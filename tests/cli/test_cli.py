@@ -17,6 +17,7 @@ from unlag.cli.commands import app
 from unlag.cli.exit_codes import exit_code
 from unlag.cli.options import dims_of
 from unlag.errors import ContenderError, UnlagError, UsageError
+from unlag.measure.ceilings import Ceilings
 from unlag.measure.comparison import Verdict
 from unlag.measure.statistics import Interval
 from unlag.model.workload import Shape
@@ -342,3 +343,34 @@ def test_records_and_evidence_are_not_taken_for_each_other(evidence, tmp_path, c
     saved.write_bytes(saved.read_bytes()[:1000])
     assert main(["diagnose", str(saved)]) == 2
     assert "not a whole JSON file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--save-evidence", "--json", "--html", "--markdown"])
+@pytest.mark.parametrize("name", ["standard.onnx", "variant.onnx", "inputs.npz"])
+def test_no_output_replaces_an_input(pipeline, tmp_path, capsys, option, name):
+    paths = {file: tmp_path / file for file in ("standard.onnx", "variant.onnx", "inputs.npz")}
+    for path in paths.values():
+        path.write_bytes(b"precious")
+    models = [str(paths["standard.onnx"]), str(paths["variant.onnx"])]
+    arguments = ["explain", *models, "--workload", str(paths["inputs.npz"]), option, str(paths[name])]
+    assert main(arguments) == 2
+    assert "it is the input" in capsys.readouterr().err
+    assert paths[name].read_bytes() == b"precious"
+    assert not pipeline["explain"].calls, "nothing is measured for it"
+
+
+def test_evidence_and_report_can_not_share_a_file(pipeline, tmp_path, capsys):
+    shared = str(tmp_path / "x.json")
+    assert main(["explain", *PAIR, "--save-evidence", shared, "--json", shared]) == 2
+    assert "another file of this run goes there" in capsys.readouterr().err
+    assert not pipeline["explain"].calls
+
+
+def test_evidence_with_impossible_ceilings_is_refused(evidence, tmp_path, capsys):
+    saved = tmp_path / "evidence.json"
+    seen = msgspec.structs.replace(evidence.evidence, ceilings=Ceilings(1e9, 1e9))
+    content = msgspec.to_builtins(msgspec.structs.replace(evidence, evidence=seen))
+    content["evidence"]["ceilings"]["flop_per_s"] = 0.0
+    saved.write_bytes(msgspec.json.encode(content))
+    assert main(["diagnose", str(saved)]) == 2
+    assert "ceilings are above zero" in capsys.readouterr().err

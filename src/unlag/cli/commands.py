@@ -111,10 +111,8 @@ def explain(
     asked = Asked(
         standard, variant, workload, shapes, dim, rounds, max_rounds, threads, seed, patience, accuracy_budget
     )
-    wanted = Wanted(
-        quick=quick, graft=graft, claimed_ms=(claim_standard_ms, claim_variant_ms), save_evidence=save_evidence
-    )
-    return partial(jobs.explain, asked, wanted, Outputs(json, html, markdown), quiet=quiet)
+    wanted = Wanted(quick=quick, graft=graft, claimed_ms=(claim_standard_ms, claim_variant_ms))
+    return partial(jobs.explain, asked, wanted, Outputs(json, html, markdown, save_evidence), quiet=quiet)
 
 
 @app.command()

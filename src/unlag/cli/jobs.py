@@ -32,7 +32,7 @@ def compare(asked: Asked, outputs: Outputs, *, quiet: bool) -> int:
     from unlag import pipeline
 
     case = asked.case()
-    outputs.check([case.standard.path, case.variant.path])
+    outputs.check([case.standard.path, case.variant.path, case.workload])
     with Watcher(quiet=quiet) as watcher:
         record = pipeline.compare(case, watcher)
     return present(record, outputs, quiet=quiet)
@@ -43,11 +43,10 @@ def explain(asked: Asked, wanted: Wanted, outputs: Outputs, *, quiet: bool) -> i
     from unlag import pipeline
     from unlag.report.record import to_json
 
-    case, extent, evidence = asked.case(), wanted.extent(), wanted.save_evidence
-    outputs.check([case.standard.path, case.variant.path])
+    case, extent, evidence = asked.case(), wanted.extent(), outputs.evidence
+    outputs.check([case.standard.path, case.variant.path, case.workload])
     keep = None
     if evidence is not None:
-        check_writable(evidence)
 
         def keep(record: EvidenceRecord) -> None:
             write_whole(evidence, to_json(record))
@@ -72,7 +71,7 @@ def fix(asked: Asked, folder: Path, target: str, outputs: Outputs, *, quiet: boo
 
     check_target(target)
     case = asked.case()
-    outputs.check([case.standard.path, case.variant.path])
+    outputs.check([case.standard.path, case.variant.path, case.workload])
     check_folder(folder, mark="run.json")
     with Watcher(quiet=quiet) as watcher:
         record = pipeline.fix(case, folder, watcher)

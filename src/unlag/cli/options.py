@@ -104,7 +104,6 @@ class Wanted:
     graft: bool
     claimed_ms: tuple[float | None, float | None]
     """The standard's and the variant's."""
-    save_evidence: Path | None
 
     def extent(self) -> Extent:
         """How far the explanation goes.

@@ -23,6 +23,8 @@ class Outputs:
     json: Path | None = None
     html: Path | None = None
     markdown: Path | None = None
+    evidence: Path | None = None
+    """Written as soon as it is there, not with the reports."""
 
     def check(self, inputs: Sequence[str] = ()) -> None:
         """Make sure that all files can be written, and that none of them is an input.
@@ -31,14 +33,14 @@ class Outputs:
             UsageError: one can't.
         """
         taken = {Path(name).resolve(): f"it is the input {name}" for name in inputs}
-        for path in filter(None, (self.json, self.html, self.markdown)):
+        for path in filter(None, (self.evidence, self.json, self.html, self.markdown)):
             if str(path) == "-":
                 raise UsageError("'-' is no file name here", hint="write to /dev/stdout instead")
             real = path.resolve()
             if real in taken:
                 raise UsageError(f"can't write {path}: {taken[real]}")
             if not _is_device(real):
-                taken[real] = "another report goes there"
+                taken[real] = "another file of this run goes there"
             check_writable(path)
 
     def write(self, record: Record, *, beside_article: bool = False) -> None:

@@ -36,6 +36,15 @@ class Ceilings(msgspec.Struct, frozen=True, tag=True):
     bytes_per_s: float
     """Read and written by an elementwise operator on tensors beyond the caches."""
 
+    def __post_init__(self) -> None:
+        """Refuse what no machine has: it would be divided by.
+
+        Raises:
+            ValueError: a ceiling is not above zero.
+        """
+        if not (self.flop_per_s > 0 and self.bytes_per_s > 0):
+            raise ValueError("ceilings are above zero")
+
 
 def ceilings_of(bench: Bench) -> Ceilings | Missing:
     """The ceilings for the bench's cores and threads, from the cache of this user where they were measured before."""
