@@ -229,8 +229,8 @@ def test_a_mask_that_only_lowers_is_added_as_it_is():
     before = changed_bert(negative_mask)
     after, changed = rewritten(before, fuse_attention)
     assert changed == LAYERS
-    attention = next(node for node in after.graph.node if node.op_type == "Attention")
-    assert not attention.input[3]
+    attention = next(node for node in after.graph.node if node.op_type == "MultiHeadAttention")
+    assert not attention.input[4]
     assert attention.input[5]
     for feed in FEEDS:
         assert relative_error(outputs(after, feed), outputs(before, feed)) <= TIGHT

@@ -51,8 +51,18 @@ def test_a_sum_that_is_an_output_stays():
     assert_untouched(parsed(text, w=WEIGHT, s=ROW, t=ROW), fuse_skip_layer_norm)
 
 
-def test_projections_between_casts_stay():
-    assert_untouched(flash(fp16_activations=True), fuse_skip_layer_norm)
+def test_products_in_half_precision_are_fused_behind_their_cast():
+    before = flash(fp16_activations=True)
+    after, changed = rewritten(before, fuse_skip_layer_norm)
+    assert changed == 2 * LAYERS
+    assert_keeps(before, after, 1e-3)
+
+
+def test_residuals_in_half_precision_stay():
+    text = """g (float16[a, b, 8] x) => (float16[a, b, 8] y) {
+        n = LayerNormalization(x, s, t) p = MatMul(n, w) r = Add(p, n) y = LayerNormalization(r, s, t) }"""
+    half = {name: array.astype(np.float16) for name, array in (("w", WEIGHT), ("s", ROW), ("t", ROW))}
+    assert_untouched(parsed(text, **half), fuse_skip_layer_norm)
 
 
 def test_epsilon_goes_along():

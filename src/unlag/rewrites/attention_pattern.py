@@ -14,12 +14,16 @@ import numpy as np
 from unlag.model.facts import GraphFacts, GraphIndex, Node
 from unlag.rewrites.evaluate import Array, Evaluator
 from unlag.rewrites.projections import PRODUCTS, Projection, is_weight, read_projection
+from unlag.rewrites.weight_reads import weight_start
 
 FUSED = frozenset({"Attention", "MultiHeadAttention", "QAttention", "GroupQueryAttention", "PackedAttention",
                    "PackedMultiHeadAttention", "DecoderMaskedMultiHeadAttention"})  # fmt: skip
 _LAYOUT = frozenset(
-    {"Reshape", "Transpose", "Identity", "Cast", "Split", "Slice", "Gather", "Squeeze", "Unsqueeze", "Dropout"}
-)
+    {
+        "Reshape", "Transpose", "Identity", "Cast", "Split", "Slice", "Gather", "Squeeze", "Unsqueeze", "Dropout",
+        "Expand", "Tile", "Flatten",
+    }
+)  # fmt: skip
 _TO_SCORES = frozenset({"Add", "Where", "Cast", "Identity", "Reshape", "Transpose", "Mul", "Div", "Max", "Clip", "Sub"})
 _GUARDS = frozenset({"Cast", "Identity", "Dropout", "Where", "QuantizeLinear", "DequantizeLinear"})
 _LONGEST_PATH = 24
@@ -44,6 +48,8 @@ class AttentionBlock(msgspec.Struct, frozen=True):
     projections: tuple[Projection | None, Projection | None, Projection | None]
     scale: float | None
     """The factor between query · key and what goes into the Softmax, where it can be told."""
+    paths: tuple[tuple[str, ...], ...] = ()
+    """Values between each operand and what it comes from, both included; none for a fused block."""
 
 
 def attention_blocks(facts: GraphFacts) -> tuple[AttentionBlock, ...]:
@@ -61,17 +67,44 @@ def attention_blocks(facts: GraphFacts) -> tuple[AttentionBlock, ...]:
 
 
 def probe_feeds(index: GraphIndex, projections: tuple[Projection | None, ...]) -> dict[str, Array]:
-    """Numbers for a small run: inputs of ones, [batch, sequence], and projections with every element numbered."""
+    """Numbers for a small run: inputs of ones, [batch, sequence], and projections with every element numbered.
+
+    Keys and values of earlier runs, [batch, heads, past, size], are fed with a past of nothing.
+    """
     batch, sequence = probe_sizes(index.facts)
     feeds: dict[str, Array] = {}
     for info in index.facts.inputs:
         if info.shape is not None and len(info.shape) == 2 and info.dtype != "unknown":
             feeds[info.name] = np.ones((batch, sequence), info.dtype)
+        elif info.shape is not None and len(info.shape) == 4 and info.dtype == "float32":
+            _first, heads, past, size = info.shape
+            if isinstance(heads, int) and isinstance(size, int) and not isinstance(past, int):
+                feeds[info.name] = np.zeros((batch, heads, 0, size), info.dtype)
     for projection in projections:
         if projection is not None and projection.width is not None and projection.output not in feeds:
             numbers = np.arange(1, batch * sequence * projection.width + 1, dtype=np.float64)
             feeds[projection.output] = numbers.reshape(batch, sequence, projection.width)
+    for projection in projections:
+        for name in () if projection is None else _sources(index, projection):  # exporters ask for its shape
+            feeds.setdefault(name, np.zeros((batch, sequence, _rows(index, projection))))
     return feeds
+
+
+def _sources(index: GraphIndex, projection: Projection) -> list[str]:
+    """What is projected, before and after it was passed on as it is."""
+    names = [projection.source]
+    node = index.producer(projection.source)
+    while node is not None and node.op_type in {"Identity", "Cast"} and len(names) < _LONGEST_PATH:
+        names.append(node.inputs[0])
+        node = index.producer(node.inputs[0])
+    return names
+
+
+def _rows(index: GraphIndex, projection: Projection | None) -> int:
+    """Columns of what is projected, where the weight tells."""
+    start = None if projection is None else weight_start(index, projection.weight)
+    stored = None if start is None else index.constant(start)
+    return stored.shape[0] if stored is not None and len(stored.shape) == 2 else 1
 
 
 def probe_sizes(facts: GraphFacts) -> tuple[int, int]:
@@ -93,7 +126,7 @@ def _spelled(index: GraphIndex, softmax: Node) -> AttentionBlock | None:
         return None
     operands = (product.inputs[0], product.inputs[1], context.inputs[1])
     walks = [_to_projection(index, name) for name in operands]
-    projections = tuple(read_projection(index, name) for name, _path in walks)
+    projections = tuple(read_projection(index, names[-1]) for names, _path in walks)
     evaluator = Evaluator(index, probe_feeds(index, projections))
     multipliers = [*path, *walks[0][1], *walks[1][1]]
     alpha = product.attributes.get("alpha", 1.0)
@@ -107,6 +140,7 @@ def _spelled(index: GraphIndex, softmax: Node) -> AttentionBlock | None:
         operands=operands,
         projections=(projections[0], projections[1], projections[2]),
         scale=scale,
+        paths=tuple(tuple(names) for names, _path in walks),
     )
 
 
@@ -150,9 +184,10 @@ def _context(index: GraphIndex, name: str) -> Node | None:
     return None
 
 
-def _to_projection(index: GraphIndex, name: str) -> tuple[str, list[Multiplier]]:
-    """Back through layout nodes and scalar factors to what was projected, and those factors."""
+def _to_projection(index: GraphIndex, name: str) -> tuple[list[str], list[Multiplier]]:
+    """Back through layout nodes and scalar factors to what was projected: the values on the way, and those factors."""
     multipliers: list[Multiplier] = []
+    names = [name]
     for _step in range(_LONGEST_PATH):
         node = index.producer(name)
         if node is None or node.domain or not node.inputs:
@@ -167,7 +202,8 @@ def _to_projection(index: GraphIndex, name: str) -> tuple[str, list[Multiplier]]
             name = node.inputs[0]
         else:
             break
-    return name, multipliers
+        names.append(name)
+    return names, multipliers
 
 
 def _is_factor(index: GraphIndex, name: str) -> bool:
@@ -200,7 +236,7 @@ def _product_of(evaluator: Evaluator, multipliers: list[Multiplier], start: floa
 def _fused(index: GraphIndex, node: Node) -> AttentionBlock:
     inputs = (*node.inputs[:3], "", "", "")[:3]
     separate = node.op_type not in {"Attention", "QAttention"} or not node.domain
-    walks = [_to_projection(index, name)[0] for name in inputs] if separate else []
+    walks = [_to_projection(index, name)[0][-1] for name in inputs] if separate else []
     projections = tuple(read_projection(index, name) if name else None for name in walks) or (None, None, None)
     return AttentionBlock(
         node=node.name or node.outputs[0],

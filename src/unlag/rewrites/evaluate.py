@@ -52,7 +52,8 @@ class Evaluator:
     def _get(self, name: str) -> Array | None:
         if name not in self._known:
             constant = self._index.constant(name)
-            self._known[name] = None if constant is None else _constant_array(constant)
+            array = None if constant is None else _constant_array(constant)
+            self._known[name] = self._index.stored(name) if array is None and constant is not None else array
         return self._known[name]
 
     def _order(self, name: str) -> list[Node] | None:
@@ -202,6 +203,27 @@ def _split(inputs: Sequence[Array | None], node: Node) -> Sequence[Array | None]
     return np.split(x, len(node.outputs) if sizes is None else np.cumsum(sizes)[:-1], axis)
 
 
+def _filled(attributes: Attributes, shape: Array) -> Array:
+    value = attributes.get("value")
+    return np.full(_ints(shape), value[0] if isinstance(value, list) else 0.0)
+
+
+def _trilu(attributes: Attributes, x: Array, k: Array | None = None) -> Array:
+    diagonal = 0 if k is None else int(k.reshape(-1)[0])
+    return np.triu(x, diagonal) if _integer(attributes, "upper", 1) else np.tril(x, diagonal)
+
+
+def _running_sum(attributes: Attributes, x: Array, axis: Array) -> Array:
+    if _integer(attributes, "exclusive", 0) or _integer(attributes, "reverse", 0):
+        raise ValueError("a CumSum that leaves out or runs backwards")
+    return np.cumsum(x, int(axis.reshape(-1)[0]), dtype=x.dtype)
+
+
+def _flatten(attributes: Attributes, x: Array) -> Array:
+    axis = _integer(attributes, "axis", 1)
+    return x.reshape(math.prod(x.shape[:axis]), -1)
+
+
 def _divide(a: Array, b: Array) -> Array:
     quotient: Array = np.floor_divide(a, b) if a.dtype.kind in "iu" else np.true_divide(a, b)
     return quotient  # shapes are never negative, so rounding down is rounding to zero
@@ -241,8 +263,13 @@ def _sigmoid(x: npt.NDArray[np.float64]) -> Array:
 
 
 _OPERATORS: dict[str, Operator] = {
-    "Abs": _one(np.abs), "Add": _one(np.add), "And": _one(np.logical_and), "Cast": _with(_cast), "Clip": _with(_clip),
+    "Abs": _one(np.abs), "Add": _one(np.add), "And": _one(np.logical_and), "Cast": _with(_cast),
+    "CastLike": _one(lambda x, like: x.astype(like.dtype)), "Ceil": _one(np.ceil), "Clip": _with(_clip),
     "Concat": _with(lambda attributes, *parts: np.concatenate(parts, _integer(attributes, "axis", 0))),
+    "ConstantOfShape": _with(_filled), "Cos": _one(np.cos), "CumSum": _with(_running_sum), "Flatten": _with(_flatten),
+    "Floor": _one(np.floor), "ReduceMax": _with(_reduce(np.max)), "ReduceMin": _with(_reduce(np.min)),
+    "Sin": _one(np.sin), "Size": _one(lambda x: np.array(x.size, np.int64)),
+    "Tile": _one(lambda x, times: np.tile(x, _ints(times))), "Trilu": _with(_trilu), "Xor": _one(np.logical_xor),
     "Div": _one(_divide), "Equal": _one(np.equal), "Erf": _one(np.vectorize(math.erf, otypes=[np.float64])),
     "Exp": _one(np.exp), "HardSigmoid": _with(_hard_sigmoid),
     "HardSwish": _one(lambda x: x * np.clip(x / 6 + 0.5, 0.0, 1.0)),

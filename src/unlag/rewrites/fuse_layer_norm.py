@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
 
@@ -14,14 +14,16 @@ from unlag.model.facts import GraphIndex, Node, facts_of
 from unlag.model.graph import add_constant, constant_array, insert_node, replace_output, sweep
 from unlag.rewrites.element_types import element_types
 from unlag.rewrites.evaluate import Evaluator
-from unlag.rewrites.inferred_shapes import inferred_shapes
+from unlag.rewrites.inferred_shapes import Shape, inferred_shapes
 from unlag.rewrites.known_values import fixed_facts
+from unlag.rewrites.plain_view import code_values, plain_view
+from unlag.rewrites.stored_weights import weight_array
 
 _FUNCTIONS = ("LayerNormalization", "SimplifiedLayerNormalization")
 _AROUND = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Reciprocal", "Max", "Clip", "Cast", "Identity"})
 _REDUCING = frozenset({"ReduceMean", "ReduceSum"})
-_LONGEST_PATH = 8
-_MOST_NODES = 24
+_LONGEST_PATH = 16
+_MOST_NODES = 48
 _LARGEST_EPSILON = 1e-2
 _ROUNDING = 1e-4
 """Of the largest value; another epsilon shows on the sample's flat rows, another divisor everywhere."""
@@ -45,36 +47,49 @@ def fuse_layer_norm(model: ir.Model) -> int:
     """(x − mean) / √(variance + ε) · γ + β becomes LayerNormalization, x / √(mean of x² + ε) · γ its simple form.
 
     How it is spelled does not matter: the piece of graph around the root is run on sample values and compared with
-    the function. Below opset 17 the operator is one that onnxruntime adds to the standard ones, under the same name.
+    the function. Codes in the middle do not hide it; what was rounded to them is not rounded any more.
+    Below opset 17 the operator is one that onnxruntime adds to the standard ones, under the same name.
     """
-    facts = fixed_facts(facts_of(model))
+    written = fixed_facts(facts_of(model))
+    facts = plain_view(written)
     index = GraphIndex(facts)
-    found = [n for node in facts.nodes if node.depth == 0 and (n := find_normalization(index, node)) is not None]
+    types = element_types(model)
+    constants = model.graph.initializers.values()
+    values = {
+        str(v.name): v for v in (*model.graph.inputs, *constants, *(o for node in model.graph for o in node.outputs))
+    }
+    typed = {name for name, v in values.items() if types.get(v, ir.DataType.FLOAT) == ir.DataType.FLOAT}
+    floats = frozenset(typed - code_values(written))
+    nodes = [node for node in facts.nodes if node.depth == 0]
+    found = [n for node in nodes if (n := find_normalization(index, node, floats)) is not None]
     if not found:
         return 0
-    values = {str(v.name): v for v in (*model.graph.inputs, *(o for node in model.graph for o in node.outputs))}
-    types, shapes = element_types(model), inferred_shapes(model)
-    fused = 0
-    for norm in found:
-        source = values[norm.source]
-        rank = len(shapes[norm.source]) if norm.source in shapes else None
-        is_last = norm.axis == -1 or (rank is not None and norm.axis == rank - 1)
-        if is_last and types.get(source, ir.DataType.FLOAT) == ir.DataType.FLOAT:
-            _fuse(model.graph, norm, source, values[norm.result])
-            fused += 1
+    shapes = inferred_shapes(model)
+    fused = sum(_is_last(norm, shapes) and _fuse(model.graph, norm, values) for norm in found)
     if fused:
         sweep(model)
     return fused
 
 
-def find_normalization(index: GraphIndex, node: Node) -> Normalization | None:
-    """The normalization around a square root; nothing if the node is no root, or the root of something else."""
+def _is_last(norm: Normalization, shapes: Mapping[str, Shape]) -> bool:
+    rank = len(shapes[norm.source]) if norm.source in shapes else None
+    return norm.axis == -1 or (rank is not None and norm.axis == rank - 1)
+
+
+def find_normalization(index: GraphIndex, node: Node, floats: frozenset[str] | None = None) -> Normalization | None:
+    """The normalization around a square root; nothing if the node is no root, or the root of something else.
+
+    ``floats`` are the values that really hold floats, where the index takes codes for floats.
+    """
     if node.domain or not _is_root(index, node):
         return None
     for source in _sources(index, node.inputs[0]):
+        if floats is not None and source not in floats:
+            continue
         best = None
         for result in _results(index, node.outputs[0]):
-            best = _match(index, source, result) or best
+            if floats is None or result in floats:
+                best = _match(index, source, result) or best
         if best is not None:
             return best
     return None
@@ -197,37 +212,36 @@ def _reference(op_type: str, x: npt.NDArray[np.float64], epsilon: float) -> npt.
     return np.asarray(centered / np.sqrt((centered**2).mean(-1, keepdims=True) + epsilon))
 
 
-def _fuse(graph: ir.Graph, norm: Normalization, source: ir.Value, output: ir.Value) -> None:
+def _fuse(graph: ir.Graph, norm: Normalization, values: Mapping[str, ir.Value]) -> bool:
+    source, output = values[norm.source], values[norm.result]
     last = output.producer()
-    if last is None:
-        raise ValueError(f"{output.name} is made by no node")
-    inputs: list[ir.Value | None] = [source]
-    for name, default in ((norm.scale, 1.0), (norm.shift, None)):
-        if name is None and default is None:
-            continue
-        inputs.append(_row(graph, last, name, norm.width, f"{output.name}.scale"))
+    rows = [_array(values, name, norm.width) for name in (norm.scale, norm.shift) if name is not None]
+    if last is None or any(row is None for row in rows):
+        return False
+    inputs: list[ir.Value | None] = [source, _row(graph, values, norm.scale, norm.width, f"{output.name}.scale")]
+    if norm.shift is not None:
+        inputs.append(_row(graph, values, norm.shift, norm.width, f"{output.name}.shift"))
     attributes: dict[str, int | float | str | list[int] | list[float]] = {"axis": -1, "epsilon": norm.epsilon}
     name = f"{last.name or output.name}.fused"
     fused = insert_node(last, norm.op_type, inputs, name=name, attributes=attributes)
     fused.type, fused.shape = ir.TensorType(ir.DataType.FLOAT), output.shape or source.shape
     replace_output(output, fused)
+    return True
 
 
-def _row(graph: ir.Graph, before: ir.Node, name: str | None, width: int, new: str) -> ir.Value:
+def _array(values: Mapping[str, ir.Value], name: str, width: int) -> npt.NDArray[np.generic] | None:
+    """A constant along the last axis, dequantized where it is stored as codes."""
+    array = weight_array(values[name]) if name in values else None
+    return array.reshape(width) if array is not None and array.size == width and array.dtype == np.float32 else None
+
+
+def _row(graph: ir.Graph, values: Mapping[str, ir.Value], name: str | None, width: int, new: str) -> ir.Value:
     """The constant of that name with its one axis; ones where there is none."""
     if name is None:
         return add_constant(graph, np.ones(width, np.float32), new)
-    value = _constant_named(before, name)
-    array = constant_array(value)
+    held, array = constant_array(values[name]), _array(values, name, width)
+    if held is not None and held.ndim == 1:
+        return values[name]
     if array is None:
         raise ValueError(f"{name} is no constant")
-    return value if array.ndim == 1 else add_constant(graph, array.reshape(width), f"{name}.row")
-
-
-def _constant_named(before: ir.Node, name: str) -> ir.Value:
-    graph = before.graph
-    if graph is None:
-        raise ValueError(f"{before.name} belongs to no graph")
-    if isinstance(graph, ir.Graph) and name in graph.initializers:
-        return graph.initializers[name]
-    return next(out for node in graph for out in node.outputs if out.name == name)
+    return add_constant(graph, array, f"{name}.row")

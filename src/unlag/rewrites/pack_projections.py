@@ -12,6 +12,7 @@ from unlag.model.graph import add_constant, constant_array, insert_node, opset_o
 from unlag.rewrites.attention_pattern import attention_blocks
 from unlag.rewrites.evaluate import Array
 from unlag.rewrites.neighbors import made_by
+from unlag.rewrites.plain_view import plain_view
 from unlag.rewrites.projections import Projection
 
 _AXES_AS_INPUTS = 13
@@ -37,7 +38,7 @@ def pack_projections(model: ir.Model) -> int:
     """
     values = {str(v.name): v for node in model.graph for v in node.outputs if v.name}
     packed = 0
-    for number, block in enumerate(attention_blocks(facts_of(model))):
+    for number, block in enumerate(attention_blocks(plain_view(facts_of(model)))):
         distinct = {p.output: p for p in block.projections if p is not None}
         sources = {p.source for p in distinct.values()}
         parts = [_part(values, p) for p in distinct.values()]
@@ -62,18 +63,28 @@ def _part(values: dict[str, ir.Value], projection: Projection) -> _Part | None:
     if projection.bias is not None and (add is None or made not in add.inputs):
         return None  # a cast between product and bias
     bias = None if add is None or projection.bias is None else _bias(add, made)
-    stored = product.inputs[1]
-    weight = constant_array(stored)
+    if (bias is None) != (projection.bias is None):
+        return None  # a bias that is dequantized
+    weight = constant_array(product.inputs[1])
     if weight is not None:
         return _Part(output, product, weight, None, bias)
-    dequantize = made_by(stored, "DequantizeLinear")
-    if dequantize is None or len(dequantize.inputs) > 2 or dequantize.attributes.get_int("block_size") not in {None, 0}:
+    stored = _codes_and_scale(product.inputs[1])
+    return None if stored is None else _Part(output, product, *stored, bias)
+
+
+def _codes_and_scale(weight: ir.Value | None) -> tuple[Array, Array] | None:
+    """Symmetric codes of a dequantized weight, and one scale for each column."""
+    dequantize = made_by(weight, "DequantizeLinear")
+    if dequantize is None or dequantize.attributes.get_int("block_size") not in {None, 0}:
+        return None
+    zero = constant_array(dequantize.inputs[2]) if len(dequantize.inputs) > 2 else None
+    if len(dequantize.inputs) > 2 and (zero is None or zero.any()):
         return None
     codes, scale = constant_array(dequantize.inputs[0]), constant_array(dequantize.inputs[1])
     by_column = dequantize.attributes.get_int("axis") in {None, 1, -1}
     if codes is None or scale is None or (scale.size > 1 and not by_column):
         return None
-    return _Part(output, product, codes, np.broadcast_to(scale.reshape(-1), codes.shape[1:]), bias)
+    return codes, np.broadcast_to(scale.reshape(-1), codes.shape[1:])
 
 
 def _bias(add: ir.Node, product: ir.Value) -> Array | None:

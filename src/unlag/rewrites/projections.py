@@ -51,7 +51,7 @@ def read_projection(index: GraphIndex, output: str) -> Projection | None:
 
 def _through_casts(index: GraphIndex, name: str) -> Node | None:
     node = index.producer(name)
-    while node is not None and node.op_type == "Cast":
+    while node is not None and node.op_type in {"Cast", "Identity"}:
         node = index.producer(node.inputs[0])
     return node
 

@@ -10,6 +10,7 @@ from unlag.model.facts import GraphIndex, Node, facts_of
 from unlag.model.graph import replace_output, sweep
 from unlag.rewrites.attention_layout import read_layout
 from unlag.rewrites.attention_pattern import attention_blocks
+from unlag.rewrites.model_index import ModelIndex
 
 
 def remove_softmax_guard(model: ir.Model) -> int:
@@ -19,7 +20,7 @@ def remove_softmax_guard(model: ir.Model) -> int:
     block has no mask, or a padding mask that adds a finite number, and stays everywhere else.
     """
     facts = facts_of(model)
-    index = GraphIndex(facts)
+    index = ModelIndex(facts, model)
     values = {str(out.name): out for node in model.graph for out in node.outputs if out.name}
     removed = 0
     for block in attention_blocks(facts):
