@@ -16,7 +16,7 @@ LAYERS = (
     ("__main__",),
     ("cli",),
     ("api",),
-    ("pipeline",),
+    ("pipeline", "fixed_model"),
     ("report",),
     ("stages",),
     ("proof",),

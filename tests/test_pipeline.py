@@ -20,14 +20,20 @@ from planting import CONFIG, flash, tiny_bert, tiny_feed
 from report import records
 from unlag import pipeline
 from unlag.errors import ContenderError, UsageError
+from unlag.fixed_model import load
+from unlag.measure.bench import first_shape, open_bench
+from unlag.measure.statistics import Interval
 from unlag.model.case import Case
 from unlag.model.deployment import DESCRIPTION, MODEL, Deployment
+from unlag.model.draft import Observed
 from unlag.model.variant import Variant
 from unlag.model.workload import Shape
 from unlag.report.record import parse_record
+from unlag.stages import fix as fix_module
 from unlag.stages import hardware
 from unlag.stages.fix import Fixed
-from unlag.stages.fixed import Fix
+from unlag.stages.fixed import Fix, Throughput
+from unlag.stages.start import FOLDER, open_journal
 
 __all__ = ["in_process"]  # a fixture
 
@@ -45,7 +51,9 @@ def lagging(tmp_path, monkeypatch) -> Case:
     """Dequantized weights, copies and no graph passes; short turns, one session setting."""
     quiet(monkeypatch)
     hurry(monkeypatch)
+    monkeypatch.setenv("UNLAG_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(hardware, "CPU_SETTINGS", {"spinning=off": {"spinning": "off"}})
+    monkeypatch.setattr(hardware, "passes_to_try", lambda *_: {})
     return Case(
         standard=written(tmp_path, "standard", tiny_bert()),
         variant=written(tmp_path, "flash", flash(int8_weights=True, extra_copies=True), OFF),
@@ -78,7 +86,7 @@ def test_fix_writes_a_folder_that_loads_and_gives_the_standards_outputs(lagging,
     assert told
     assert 0 <= min(told) <= max(told) <= 1
 
-    fixed, feed = pipeline.load(output), tiny_feed()
+    fixed, feed = load(output), tiny_feed()
     assert [info.name for info in fixed.signature.inputs] == list(feed)
     ours, standards = fixed.run(feed)["last_hidden_state"], run_alone(lagging.standard, feed)
     cosine = float(np.vdot(ours, standards) / np.linalg.norm(ours) / np.linalg.norm(standards))
@@ -86,6 +94,48 @@ def test_fix_writes_a_folder_that_loads_and_gives_the_standards_outputs(lagging,
     assert fixed.variant.options == json.loads((output / DESCRIPTION).read_bytes())["options"]
     recorded = Variant("onnxruntime", str(output / MODEL))
     assert ours == pytest.approx(run_alone(recorded, feed), rel=1e-3, abs=1e-3)
+
+
+def test_an_interrupted_fix_goes_on_where_it_was(lagging, tmp_path, monkeypatch, in_process):
+    output, stop = tmp_path / "fixed", KeyboardInterrupt()
+
+    def stopped(*_: object) -> None:
+        raise stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fix_module, "fit_hardware", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.fix(lagging, output)
+    assert not output.exists()
+    kept = list((tmp_path / "cache" / FOLDER).glob("*/*.step"))
+    assert len(kept) >= 3, "comparison and explanation, and a search of each stage"
+    in_process.started.clear()
+    told: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "_explain", stopped)
+        pipeline.fix(lagging, output, lambda what, _=None: told.append(what), resume=True)
+    assert told[1] == f"going on from {len(kept)} results of an interrupted fix"
+    assert load(output).run(tiny_feed())
+    assert not list((tmp_path / "cache" / FOLDER).glob("*/*.step")), "what is finished is forgotten"
+
+
+def test_without_resume_an_interrupted_fix_is_forgotten(lagging):
+    bench = open_bench(lagging, first_shape(lagging))
+    open_journal(bench, resume=False).write(1, "x")
+    assert open_journal(bench, resume=True).steps == 1
+    other = msgspec.structs.replace(lagging, seed=1)
+    assert open_journal(open_bench(other, first_shape(other)), resume=True).steps == 0, "another case"
+    assert open_journal(bench, resume=False).steps == 0
+
+
+def test_a_standard_alone_is_made_better(lagging, tmp_path):
+    alone = msgspec.structs.replace(lagging, variant=lagging.standard)
+    record = pipeline.fix(alone, tmp_path / "fixed")
+    assert not record.explanation.causes
+    assert record.result.verdict.speed != "slower"
+    ours = load(tmp_path / "fixed").run(tiny_feed())["last_hidden_state"]
+    standards = run_alone(lagging.standard, tiny_feed())
+    assert float(np.vdot(ours, standards) / np.linalg.norm(ours) / np.linalg.norm(standards)) > 0.9
 
 
 def test_fix_again_replaces_its_own_folder_only(in_process, lagging, tmp_path, monkeypatch):
@@ -96,21 +146,44 @@ def test_fix_again_replaces_its_own_folder_only(in_process, lagging, tmp_path, m
     describe(output, MODEL, data=("weights.bin",))
     pipeline.fix(lagging, output)
     assert not (output / "weights.bin").exists()
-    assert pipeline.load(output).run(tiny_feed())
+    assert load(output).run(tiny_feed())
     assert not in_process.alive
 
 
-def stub_fix(monkeypatch: pytest.MonkeyPatch, case: Case, error: BaseException | None = None) -> None:
+def stub_fix(monkeypatch: pytest.MonkeyPatch, case: Case, error: BaseException | None = None, **found: object) -> None:
     """Everything but measuring."""
-    fixed = Fixed(msgspec.structs.replace(records.fix(), output="fixed"), case.standard)
+    fixed = Fixed(msgspec.structs.replace(records.fix(), output="fixed", **found), case.standard)
 
-    def scripted(*_: object) -> Fixed:
+    def scripted(*_: object, **__: object) -> Fixed:
         if error is not None:
             raise error
         return fixed
 
-    monkeypatch.setattr(pipeline, "_explain", lambda _: (None, records.explanation()))
+    monkeypatch.setattr(pipeline, "_explained", lambda *_: (None, records.explanation(), Observed()))
     monkeypatch.setattr(pipeline, "fix_variant", scripted)
+
+
+def test_a_fix_for_throughput_says_in_how_many_replicas_the_model_is_used_best(lagging, tmp_path, monkeypatch):
+    variant = lagging.standard.with_options(threads="2", arena="off")
+    stub_fix(monkeypatch, msgspec.structs.replace(lagging, standard=variant), throughput=throughput(4, 1))
+    pipeline.fix(msgspec.structs.replace(lagging, objective="throughput"), tmp_path / "fixed")
+    model = load(tmp_path / "fixed")
+    assert (model.replicas, model.threads) == (4, 1)
+    assert model.variant.options == {"arena": "off"}, "a replica has the threads that it was raced with"
+    note = (tmp_path / "fixed" / "README.md").read_text()
+    assert "in 4 processes, each with 1 thread on a core of its own" in note
+    assert "options.intra_op_num_threads = 1" in note
+    description = json.loads((tmp_path / "fixed" / DESCRIPTION).read_bytes())
+    assert description["made"]["objective"] == "throughput"
+    assert set(description["made"]["versions"]) == {"unlag", "onnxruntime"}
+
+
+def throughput(replicas: int, threads: int) -> Throughput:
+    one = Interval(1.0, 1.0, 1.0)
+    return Throughput(
+        cores=4, batch=1, standard=(), fixed=(), replicas=replicas, threads=threads, gain=one, refused=(), pinned=True,
+        quiet=True,
+    )  # fmt: skip
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -148,7 +221,7 @@ def test_an_output_may_be_named_in_any_way(lagging, tmp_path, monkeypatch, name)
         (here / "link").symlink_to(tmp_path / "target")
     pipeline.fix(lagging, Path(name))
     place = {".": here, "link": here / "link", "../here/new": here / "new"}[name]
-    assert pipeline.load(place).signature.inputs
+    assert load(place).signature.inputs
 
 
 def test_an_empty_output_folder_is_used(lagging, tmp_path, monkeypatch):
@@ -239,9 +312,7 @@ def test_weights_beside_the_model_are_taken_along(lagging, tmp_path, monkeypatch
     pipeline.fix(lagging, tmp_path / "fixed")
     shutil.rmtree(far.parent)
     feed = tiny_feed()
-    assert np.array_equal(
-        pipeline.load(tmp_path / "fixed").run(feed)["last_hidden_state"], run_alone(lagging.standard, feed, 2)
-    )
+    assert np.array_equal(load(tmp_path / "fixed").run(feed)["last_hidden_state"], run_alone(lagging.standard, feed, 2))
 
 
 def test_explain_adds_up_and_rules_out_by_measuring(in_process, lagging):
@@ -279,13 +350,13 @@ def test_only_folders_that_fix_wrote_load(tmp_path, description):
     if description is not None:
         (tmp_path / DESCRIPTION).write_bytes(description)
     with pytest.raises(UsageError, match="is not a folder that unlag fix has written"):
-        pipeline.load(tmp_path)
+        load(tmp_path)
 
 
 def test_a_description_that_names_a_model_elsewhere_is_refused(tmp_path):
     describe(tmp_path, "../secret.onnx")
     with pytest.raises(UsageError, match="names a model outside its own folder"):
-        pipeline.load(tmp_path)
+        load(tmp_path)
 
 
 def test_records_of_a_fix_round_trip():

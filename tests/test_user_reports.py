@@ -53,6 +53,39 @@ def test_an_unknown_keyword_is_refused(tmp_path):
         unlag.compare(model, model, round=3)
 
 
+def picky_model(path):
+    """It adds rows of three to whatever it gets."""
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "three"], ["y"])],
+        "picky",
+        [helper.make_tensor_value_info("x", TensorProto.INT64, ["batch", "sequence"])],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, ["batch", "sequence"])],
+        [numpy_helper.from_array(np.arange(3), "three")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return str(path)
+
+
+def test_a_model_that_refuses_made_up_inputs_is_told_which_they_were(tmp_path):
+    model = picky_model(tmp_path / "m.onnx")
+    with pytest.raises(UsageError, match=r"^the made-up inputs \(x int64 1x128\) do not fit: standard: ") as caught:
+        unlag.compare(model, model)
+    assert "--workload FILE.npz" in caught.value.hint
+    assert "--dim NAME=VALUE" in caught.value.hint
+    assert unlag.compare(model, model, dims={"sequence": 3}, rounds=3, max_rounds=3).asked_for.dims == {"sequence": 3}
+    inputs = tmp_path / "inputs.npz"
+    np.savez(inputs, x=np.zeros((1, 5), np.int64))
+    with pytest.raises(UsageError, match=r"^standard: ") as caught:
+        unlag.compare(model, model, workload=str(inputs))
+
+
+def test_a_mistyped_option_of_a_spec_gets_a_suggestion(tmp_path):
+    model = linear_model(tmp_path / "m.onnx")
+    with pytest.raises(UsageError, match="unknown option 'optimisation'") as caught:
+        unlag.compare(str(model), f"{model},optimisation=off")
+    assert caught.value.hint.startswith("did you mean optimization? options of onnxruntime: threads,")
+
+
 def test_a_model_that_fixes_its_shape_is_measured_once(tmp_path):
     model = str(linear_model(tmp_path / "m.onnx", inputs=(2, 4)))
     result = unlag.compare(model, model, shapes="1x1,2x1", rounds=3, max_rounds=3)

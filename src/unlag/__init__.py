@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from unlag.api import compare, explain, fix
     from unlag.errors import UnlagError, UsageError
+    from unlag.fixed_model import load
     from unlag.measure.comparison import Comparison
     from unlag.model.case import Case
     from unlag.model.variant import Variant
-    from unlag.pipeline import load
     from unlag.proof.explanation import Explanation
     from unlag.report.record import read_record
     from unlag.stages.fixed import Fix
@@ -48,7 +48,7 @@ _HOMES = {
     "compare": "unlag.api",
     "explain": "unlag.api",
     "fix": "unlag.api",
-    "load": "unlag.pipeline",
+    "load": "unlag.fixed_model",
     "read_record": "unlag.report.record",
 }
 

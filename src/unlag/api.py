@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import TypedDict, Unpack, cast, get_args
 
 from unlag import pipeline
-from unlag.errors import UsageError
+from unlag.errors import UsageError, did_you_mean
 from unlag.measure.comparison import Comparison
 from unlag.measure.progress import Progress, silent
-from unlag.model.case import Case
+from unlag.model.case import Case, Objective, Target
 from unlag.model.variant import Variant, parse_spec
 from unlag.model.workload import Shape, parse_shape
 from unlag.observe.evidence import Claim
@@ -37,6 +37,9 @@ class CaseOptions(TypedDict, total=False):
     seed: int
     patience_s: float
     accuracy_budget: float
+    strict_accuracy: bool
+    objective: str
+    target: str
 
 
 def compare(
@@ -64,14 +67,19 @@ def explain(
 
 def fix(
     standard: str | Path | Variant,
-    variant: str | Path | Variant,
+    variant: str | Path | Variant | None,
     output: str | Path,
     *,
     progress: Progress = silent,
+    resume: bool = False,
     **options: Unpack[CaseOptions],
 ) -> Fix:
-    """Measure, explain, and write a model that doesn't lag into the folder ``output``."""
-    return pipeline.fix(make_case(standard, variant, **options), Path(output), progress)
+    """Measure, explain, and write a model that doesn't lag into the folder ``output``.
+
+    Without a variant the standard itself is made better; ``resume`` goes on from what an interrupted fix has measured.
+    """
+    case = make_case(standard, standard if variant is None else variant, **options)
+    return pipeline.fix(case, Path(output), progress, resume=resume)
 
 
 def make_extent(
@@ -84,15 +92,16 @@ def make_extent(
     """How far an explanation goes: diagnosis only, grafts of all blocks, the user's own times.
 
     Raises:
-        UsageError: a claimed time makes no sense, or is to be checked without measuring.
+        UsageError: a claimed time makes no sense, or something has to be measured without measuring.
     """
     claimed = {"claim_standard_ms": claim_standard_ms, "claim_variant_ms": claim_variant_ms}
     for name, value in claimed.items():
         if value is not None:
             _finite(value, name, above_zero=True)
-    given = any(value is not None for value in claimed.values())
-    if quick and (given or graft):
-        raise UsageError("quick only diagnoses: it can't graft, or try what gives a claimed time")
+    given = [name for name, value in claimed.items() if value is not None]
+    measuring = [*(["graft"] if graft else []), *given]
+    if quick and measuring:
+        raise UsageError(f"{measuring[0]} has to measure and quick only diagnoses: leave one of them out")
     return Extent(quick=quick, graft=graft, claim=Claim(claim_standard_ms, claim_variant_ms) if given else None)
 
 
@@ -104,9 +113,9 @@ def make_case(standard: str | Path | Variant, variant: str | Path | Variant, **o
     """
     unknown = sorted(set(options) - set(CaseOptions.__annotations__))
     if unknown:
-        raise UsageError(
-            f"there is no option {unknown[0]!r}", hint=f"options: {', '.join(CaseOptions.__annotations__)}"
-        )
+        known = list(CaseOptions.__annotations__)
+        hint = did_you_mean(unknown[0], known, f"options: {', '.join(known)}")
+        raise UsageError(f"there is no option {unknown[0]!r}", hint=hint)
     rounds = _at_least(FEWEST_ROUNDS, options.get("rounds", 5), "rounds")
     asked = options.get("max_rounds")
     threads = options.get("threads")
@@ -123,6 +132,9 @@ def make_case(standard: str | Path | Variant, variant: str | Path | Variant, **o
         threads=None if threads is None else _at_least(1, threads, "threads"),
         seed=_at_least(0, options.get("seed", 0), "seed"),
         accuracy_budget=_finite(options.get("accuracy_budget", 0.5), "accuracy_budget"),
+        strict_accuracy=options.get("strict_accuracy", False),
+        objective=_objective(options.get("objective", "latency")),
+        target=_target(options.get("target", "cpu")),
         patience_s=_finite(options.get("patience_s", 120.0), "patience", above_zero=True),
     )
 
@@ -147,6 +159,21 @@ def _shapes(text: str) -> tuple[Shape, ...]:
     return shapes
 
 
+def _objective(text: str) -> Objective:
+    if text not in get_args(Objective):
+        known = get_args(Objective)
+        hint = did_you_mean(text, known, f"objectives: {', '.join(known)}")
+        raise UsageError(f"there is no objective {text!r}", hint=hint)
+    return cast("Objective", text)
+
+
+def _target(text: str) -> Target:
+    if text not in get_args(Target):
+        known = get_args(Target)
+        raise UsageError(f"there is no target {text!r}", hint=did_you_mean(text, known, f"targets: {', '.join(known)}"))
+    return cast("Target", text)
+
+
 def _at_least(least: int, value: int, name: str) -> int:
     if value < least:
         raise UsageError(f"{name} is {value}; it must be at least {least}")
@@ -155,5 +182,5 @@ def _at_least(least: int, value: int, name: str) -> int:
 
 def _finite(value: float, name: str, *, above_zero: bool = False) -> float:
     if not math.isfinite(value) or value < 0 or (above_zero and value == 0):
-        raise UsageError(f"{name} is {value}; it must be a number {'above' if above_zero else 'of at least'} 0")
+        raise UsageError(f"{name} is {value}; it must be a finite number {'above' if above_zero else 'of at least'} 0")
     return value

@@ -6,6 +6,8 @@ what to type or change next.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 
@@ -30,6 +32,10 @@ class ContenderError(UsageError):
     """A contender crashed, hung, was killed or gave unusable outputs while being measured."""
 
 
+class RunError(ContenderError):
+    """The runtime refused to run a contender on the inputs that it was given."""
+
+
 class NonfiniteError(UsageError):
     """A contender's outputs hold NaN or infinity, so that there is nothing to compare."""
 
@@ -46,3 +52,16 @@ class Missing(msgspec.Struct, frozen=True, tag=True):
             TypeError: always.
         """
         raise TypeError(f"a missing fact was taken for a truth value: {self.reason}")
+
+
+NEAR = 0.75
+"""Similarity (difflib's ratio) from which one name is taken for a slip of another: ``optimisation`` has 0.92,
+``tpu`` for ``npu`` 0.67."""
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A hint with the known names that are nearly this one, then ``otherwise``."""
+    import difflib  # noqa: PLC0415 - only a mistyped name pays for it
+
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=NEAR)
+    return " ".join(filter(None, (f"did you mean {' or '.join(near)}?" if near else "", otherwise)))

@@ -5,32 +5,37 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from unlag import assets
-from unlag.errors import NonfiniteError, UsageError
+from unlag.errors import Missing, NonfiniteError, UsageError
 from unlag.measure import compare as measuring
 from unlag.measure.bench import Bench, first_shape, inspect, open_bench
 from unlag.measure.comparison import Comparison
 from unlag.measure.progress import Progress, silent
+from unlag.measure.throughput import Crew
 from unlag.model.case import Case
-from unlag.model.deployment import DESCRIPTION, MODEL, deploy, deployed_variant, read_deployment
+from unlag.model.deployment import DESCRIPTION, MODEL, Made, deploy, read_deployment
+from unlag.model.draft import Observed
 from unlag.model.variant import Variant
-from unlag.model.workload import Array, Feed
 from unlag.observe.evidence import EvidenceRecord
 from unlag.observe.gather import observe
 from unlag.observe.nonfinite import where_nonfinite
-from unlag.proof.explain import Extent, diagnosis, explain_evidence
+from unlag.proof.explain import Extent, diagnosis, explain_evidence, nothing_to_explain
 from unlag.proof.explanation import Explanation
+from unlag.report.folder_note import folder_note
 from unlag.report.record import to_json
 from unlag.report.to_html import render as render_html
-from unlag.runtimes.contract import find_runtime
-from unlag.stages.fix import Fixed, fix_variant
+from unlag.stages.fix import Fixed, fix_variant, for_target
 from unlag.stages.fixed import Fix
+from unlag.stages.journal import Journal
+from unlag.stages.npu import fix_for_npu
+from unlag.stages.start import keep_start, open_journal, read_start
 
 if TYPE_CHECKING:
     from unlag.measure.compare import Compared
@@ -66,10 +71,12 @@ def explain(
 
 def diagnose(record: EvidenceRecord) -> Explanation:
     """Evidence -> findings -> Explanation, without measuring: what is found is suspected."""
-    return diagnosis(record.comparison, record.evidence)
+    return diagnosis(record.comparison, record.evidence, replayed=True)
 
 
-def _explain(bench: Bench, extent: Extent | None = None, keep: Keep | None = None) -> tuple[Compared, Explanation]:
+def _explain(
+    bench: Bench, extent: Extent | None = None, keep: Keep | None = None
+) -> tuple[Compared, Explanation, Observed]:
     begin, end = (0.5, 0.9) if extent is not None and extent.quick else (0.2, 0.3)
     with _locating_nonfinite(bench):
         compared = measuring.compare_at(bench.within(0.0, begin))
@@ -78,7 +85,7 @@ def _explain(bench: Bench, extent: Extent | None = None, keep: Keep | None = Non
         evidence = msgspec.structs.replace(evidence, claim=extent.claim)
     if keep is not None:
         keep(EvidenceRecord(comparison=compared.comparison, evidence=evidence))
-    return compared, explain_evidence(bench.within(end, 1.0), compared, evidence, extent)
+    return compared, explain_evidence(bench.within(end, 1.0), compared, evidence, extent), evidence.observed
 
 
 @contextlib.contextmanager
@@ -91,20 +98,55 @@ def _locating_nonfinite(bench: Bench) -> Iterator[None]:
         raise NonfiniteError(error.message, place or error.hint) from error
 
 
-def fix(case: Case, output: Path, progress: Progress = silent, *, beside_article: bool = False) -> Fix:
+def fix(
+    case: Case, output: Path, progress: Progress = silent, *, beside_article: bool = False, resume: bool = False
+) -> Fix:
     """Case -> Explanation -> stages -> a folder that ``load`` opens, whose report may show the article's table too.
+
+    With ``resume`` it goes on from what an interrupted fix of the same models on this machine has measured.
 
     Raises:
         UsageError: the output folder holds something else, or can't be written; nothing is left half-written.
     """
+    case = for_target(case)
     with _staging(output) as folder:
         bench = open_bench(case, first_shape(case), progress)
         inspect(case.variant)
-        compared, explanation = _explain(bench.within(0.0, 0.45))
+        if case.target == "npu":
+            return _fix_for_npu(bench, folder, output)
+        journal = open_journal(bench, resume=resume)
+        if journal.steps:
+            progress(f"going on from {journal.steps} results of an interrupted fix")
+        compared, explanation, observed = _explained(bench.within(0.0, 0.45), journal)
         with tempfile.TemporaryDirectory(prefix="unlag-") as plans:
-            fixed = fix_variant(bench.within(0.45, 1.0), compared, explanation, Path(plans), output)
-            _write_output(folder, fixed, bench.threads, beside_article=beside_article)
+            fixed = fix_variant(
+                bench.within(0.45, 1.0), compared, explanation, Path(plans), output, observed=observed, journal=journal
+            )
+            _write_output(folder, bench, fixed, beside_article=beside_article)
+    journal.drop()
     return fixed.record
+
+
+def _fix_for_npu(bench: Bench, folder: Path, output: Path) -> Fix:
+    """Another way than the stages: nothing is timed, since there is no device."""
+    with tempfile.TemporaryDirectory(prefix="unlag-") as plans:
+        fixed = fix_for_npu(bench, Path(plans), output)
+        _write_output(folder, bench, fixed, beside_article=False)
+    return fixed.record
+
+
+def _explained(bench: Bench, journal: Journal) -> tuple[Compared, Explanation, Observed]:
+    """What a fix starts from. Where the standard is to be made better by itself, there is nothing to explain."""
+    known = read_start(bench, journal)
+    if known is not None:
+        return known
+    if bench.case.alone:
+        compared = measuring.compare_at(bench)
+        start = compared, nothing_to_explain(compared.comparison), Observed()
+    else:
+        start = _explain(bench)
+    keep_start(journal, *start)
+    return start
 
 
 def demo(folder: Path, progress: Progress = silent, *, case: Case | None = None) -> Fix:
@@ -146,28 +188,6 @@ def demo_case(folder: Path, progress: Progress = silent) -> Case:
     )
 
 
-class FixedModel:
-    """A model that ``unlag fix`` wrote, open and ready to run."""
-
-    def __init__(self, variant: Variant, threads: int) -> None:
-        self.variant = variant
-        self._session = find_runtime(variant.runtime).open(variant, threads)
-        self.signature = self._session.signature
-
-    def run(self, feed: Feed) -> Mapping[str, Array]:
-        """Run once: inputs by name in, outputs by name out."""
-        return self._session.run(feed)
-
-
-def load(folder: str | Path) -> FixedModel:
-    """Open a folder that ``unlag fix`` wrote.
-
-    Raises:
-        UsageError: it is no such folder, or its runtime can't be used here.
-    """
-    return FixedModel(*deployed_variant(Path(folder)))
-
-
 @contextlib.contextmanager
 def _staging(output: Path) -> Iterator[Path]:
     """A hidden folder beside the output, moved into its place only when all is done."""
@@ -205,19 +225,33 @@ def _foreign(output: Path) -> str:
     return next((name for name in names if name not in ours), "")
 
 
-def _write_output(folder: Path, fixed: Fixed, threads: int, *, beside_article: bool) -> None:
+def _write_output(folder: Path, bench: Bench, fixed: Fixed, *, beside_article: bool) -> None:
     """Model with its external data, how to run it, the record, and the report."""
-    deploy(fixed.variant, threads, folder)
+    use, variant, threads, replicas = fixed.record.throughput, fixed.variant, bench.threads, 1
+    if use is not None:
+        threads, replicas = use.threads, use.replicas
+        variant = Crew(variant, replicas, threads).opened
+    deploy(variant, threads, folder, replicas=replicas, made=_made(bench, variant), beside=fixed.beside)
     (folder / RECORD).write_bytes(to_json(fixed.record))
     (folder / REPORT).write_text(render_html(fixed.record, beside_article=beside_article), "utf-8")
-    (folder / NOTE).write_text(_readme(fixed.variant, threads), "utf-8")
+    (folder / NOTE).write_text(folder_note(variant, threads, replicas), "utf-8")
 
 
-def _readme(variant: Variant, threads: int) -> str:
-    options = ", ".join(f"{key}={value}" for key, value in variant.options.items()) or "none"
-    return (
-        "Written by `unlag fix`. `report.html` shows what was measured, `run.json` holds every number.\n\n"
-        'With unlag: `unlag.load("this folder").run({"input": array})`.\n\n'
-        f'Without: `onnxruntime.InferenceSession("{MODEL}")`; it was measured with {threads} threads\n'
-        f"and these session options: {options}.\n"
+def _made(bench: Bench, variant: Variant) -> Made:
+    """For what and on what the model was made."""
+    case, model = bench.case, bench.host.cpu.model
+    return Made(
+        objective=case.objective,
+        workload=case.workload,
+        shape=bench.workload.shape,
+        cpu="" if isinstance(model, Missing) else model,
+        cores=len(bench.cores),
+        versions=dict(_versions("unlag", variant.runtime)),
     )
+
+
+def _versions(*packages: str) -> Iterator[tuple[str, str]]:
+    """Of those packages that are installed under these names."""
+    for name in packages:
+        with contextlib.suppress(PackageNotFoundError):
+            yield name, version(name)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+
 import msgspec
+import numpy as np
 import pytest
 
+import quantizing
 from planting import Pair, editable, gather_evidence, tiny_bert
+from rewriting import parsed
 from unlag.causes.contract import Finding, diagnose, find_causes
 from unlag.errors import Missing
+from unlag.measure.host_facts import Gpu
 from unlag.model.draft import Draft, Observed
 from unlag.model.variant import Variant
 from unlag.observe.evidence import Evidence, Side
@@ -17,12 +24,14 @@ from zoo import (
     blocked_layout,
     dynamic_shapes,
     provider_fallback,
+    single_precision_products,
     subnormal_numbers,
     unaligned_dimensions,
 )
 
 CAUSES = {cause.id: cause for cause in find_causes()}
 ON_CUDA = {"provider": "cuda"}
+HALVES = ("compute_in_float16", "compute_in_float16_but_sums", "compute_in_bfloat16")
 
 
 def ask(evidence: Evidence, cause: str) -> Finding:
@@ -79,7 +88,7 @@ def test_a_fallback_that_the_standard_has_too_is_no_lag(fallback):
 
 
 def test_only_where_all_products_fell_back_the_cpu_is_the_remedy(fallback):
-    assert ask(fallback, "provider_fallback").remedy == "keep_on_device"
+    assert ask(fallback, "provider_fallback").remedy == "float_on_device"
     fallen = tuple(op for op in fallback.variant.profile.operators if op.op_type != "MatMul")
     stranded = variant(fallback, profile=Profile(fallen, 1.0, 5))
     assert ask(stranded, "provider_fallback").remedy == "run_on_cpu"
@@ -87,11 +96,65 @@ def test_only_where_all_products_fell_back_the_cpu_is_the_remedy(fallback):
 
 def test_going_to_the_cpu_takes_the_provider_away_once():
     draft = drafted(provider_fallback.plant(), {**ON_CUDA, "threads": "2"})
-    advice, go = (remedy.apply for remedy in CAUSES["provider_fallback"].remedies)
+    advice, go = (remedies_of("provider_fallback")[name] for name in ("keep_on_device", "run_on_cpu"))
     assert advice(draft) == 0
     assert go(draft) == 1
     assert draft.options == {"threads": "2"}
     assert go(draft) == 0
+
+
+def test_what_has_no_integers_is_to_be_exported_otherwise(fallback):
+    plain = tuple(msgspec.structs.replace(op, precision="float32") for op in fallback.variant.profile.operators)
+    assert ask(variant(fallback, profile=Profile(plain, 1.0, 5)), "provider_fallback").remedy == "keep_on_device"
+
+
+def test_integer_products_become_products_that_the_device_has_kernels_for():
+    pair = Pair(tiny_bert(), ON_CUDA, quantizing.dynamic(tiny_bert(), op_types=["MatMul"]), ON_CUDA)
+    draft = drafted(pair, ON_CUDA)
+    before = Counter(node.op_type for node in draft.model.graph)
+    assert remedies_of("provider_fallback")["float_on_device"](draft) >= before["MatMulInteger"] > 0
+    after = Counter(node.op_type for node in draft.model.graph)
+    assert not {"MatMulInteger", "DynamicQuantizeLinear"} & set(after)
+    assert after["MatMul"] == before["MatMul"] + before["MatMulInteger"]
+
+
+def remedies_of(cause: str) -> dict[str, Callable[[Draft], int]]:
+    return {remedy.id: remedy.apply for remedy in CAUSES[cause].remedies}
+
+
+@pytest.mark.parametrize(("plant", "id_"), [(single_precision_products.plant, id_) for id_ in HALVES])
+def test_half_precision_is_put_into_the_draft_once(plant, id_):
+    draft = drafted(plant(), ON_CUDA)
+    narrow = remedies_of("single_precision_products")[id_]
+    assert narrow(draft) > 0
+    assert {v.dtype.name for v in draft.model.graph.initializers.values() if len(v.shape) == 2} & {
+        "FLOAT16",
+        "BFLOAT16",
+    }
+    assert narrow(draft) == 0
+
+
+def test_a_device_without_tensor_cores_is_no_case_for_half_precision():
+    evidence = gather_evidence(single_precision_products.plant())
+    old = msgspec.structs.replace(evidence, host=msgspec.structs.replace(evidence.host, gpus=(gpu("6.1"),)))
+    finding = ask(old, "single_precision_products")
+    assert finding.status == "ruled_out"
+    assert "6.1 has no tensor cores" in finding.reason
+    new = msgspec.structs.replace(evidence, host=msgspec.structs.replace(evidence.host, gpus=(gpu("7.0"),)))
+    assert ask(new, "single_precision_products").status == "found"
+
+
+def gpu(capability: str) -> Gpu:
+    unread = dict.fromkeys(Gpu.__struct_fields__, Missing("not read"))
+    return Gpu(**{**unread, "index": 0, "compute_capability": capability})
+
+
+def test_crooked_weights_are_filled_up_in_the_draft():
+    weight = np.ones((16, 13), np.float32)
+    crooked = parsed("g (float[m, 16] x) => (float[m, 13] y) { y = MatMul(x, w) }", w=weight)
+    fill = remedies_of("unaligned_dimensions")["pad_dimensions"]
+    assert fill(drafted(Pair(crooked, ON_CUDA, crooked, ON_CUDA), ON_CUDA)) == 1
+    assert fill(drafted(unaligned_dimensions.plant(), ON_CUDA)) == 0, "only the recorded profile's sizes are crooked"
 
 
 def test_tensor_cores_are_not_checked_on_the_cpu(blocked):

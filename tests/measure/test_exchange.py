@@ -26,6 +26,8 @@ REQUESTS = (
     exchange.Answer("folder/feeds", "folder/out"),
     exchange.Sketch(("a", "b"), "sketches"),
     exchange.MakeProfile(8, "folder"),
+    exchange.TimeFeeds("folder/feeds"),
+    exchange.Work(2**60, 400.0, 5),
 )
 REPLIES = (
     exchange.Opened(SIGNATURE, 1.5, 2.5, pinned=True),
@@ -33,6 +35,8 @@ REPLIES = (
     exchange.TurnTaken((1_000_000, 2**40), 0.5, 2**33),
     exchange.Prepared(7),
     exchange.ProfileMade(Profile((OPERATOR,), 1.5, 8), None, "no graph"),
+    exchange.FeedsTimed(2**40, 1.5),
+    exchange.Worked(12, 2**31, 0, 0.5, 2**33),
     exchange.Done(),
     exchange.Failed('it said "no"\nand died', usage=True),
 )

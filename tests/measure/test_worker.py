@@ -282,7 +282,8 @@ def test_whatever_is_raised_becomes_one_line(error, message, usage):
     def answer(_: exchange.Request) -> exchange.Reply:
         raise error
 
-    assert worker._guarded(answer, exchange.WarmUp(1.0)) == exchange.Failed(message, usage=usage)
+    raised = isinstance(error, RuntimeError)
+    assert worker._guarded(answer, exchange.WarmUp(1.0)) == exchange.Failed(message, usage=usage, raised=raised)
 
 
 def test_a_profile_comes_with_its_graph_or_the_reason_why_not(tmp_path):

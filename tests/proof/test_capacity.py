@@ -44,3 +44,9 @@ def test_a_machine_with_little_memory_gets_the_fewest(monkeypatch):
 
 def test_smaller_processes_run_together_in_larger_numbers():
     assert contenders_at_once(comparison(90, 150)) > contenders_at_once(comparison(90, 240))
+
+
+def test_more_run_together_where_more_room_is_given():
+    small, large = contenders_at_once(comparison(90, 240)), contenders_at_once(comparison(90, 240), 4e9)
+    assert large > small
+    assert 150 + 240 + (large - 1) * 150 <= 4000

@@ -21,7 +21,7 @@ from unlag.proof.accuracy_knots import accuracy_knot
 from unlag.proof.copies import Suspect
 from unlag.proof.explanation import CauseReport
 from unlag.proof.outputs import Rejection
-from unlag.proof.prove import Proofs, _knot, last_out, noise_ms
+from unlag.proof.prove import NO_PROOFS, Proofs, _knot, last_out, noise_ms
 from unlag.proof.reconcile import cost_weights, knots_of, reconcile, reconcile_accuracy, report_causes
 from unlag.proof.shapley import needed_coalitions
 from unlag.proof.times import NOTHING, STANDARD, Removed, Times
@@ -195,6 +195,21 @@ def test_without_proofs_there_is_nothing_to_reconcile():
     assert reconcile(nothing, ()) is None
     assert reconcile_accuracy(nothing, ()) is None
     assert not knots_of(nothing, ())
+
+
+def test_why_a_cause_is_not_proven_is_said_where_it_was_tried():
+    advice = replace(suspect("c").cause, remedies=(replace(suspect("c").remedy, safety="ADVICE"),))
+    unlabeled = msgspec.structs.replace(COMPARISON, accuracy_change=None)
+    lossy = replace(suspect("d").cause, affects=frozenset({"accuracy"}))
+    said = {
+        report.id: report.reason
+        for report in report_causes([(advice, FOUND), (lossy, FOUND)], proofs_of({"a": 5.0}, 9.0), unlabeled)
+    }
+    assert said["c"].endswith("not proven: unlag can't take it away, so it could not be measured")
+    assert said["d"].endswith("not proven: it costs accuracy only, and the workload has no labels")
+    quick = report_causes([(advice, FOUND), (lossy, FOUND)], NO_PROOFS, unlabeled, tried=False)
+    assert {report.reason for report in quick} == {"3 of 3 places"}
+    assert {report.id: report.affects for report in quick}["d"] == ("accuracy",)
 
 
 def test_a_cause_that_nothing_could_measure_stays_suspected():

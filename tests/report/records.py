@@ -224,6 +224,53 @@ def _stages() -> tuple[StageResult, ...]:
     )
 
 
+def quick(comparison: Comparison) -> Explanation:
+    """A diagnosis: two causes suspected, one of time and one of accuracy, and nothing measured."""
+    reasons = {"weight_dequantized_every_run": ("speed",), "attention_scale_missing": ("accuracy",)}
+    bare = tuple(
+        CauseReport(
+            id=cause.id, title=cause.title, dimension=cause.dimension, reason=cause.reason, where=cause.where,
+            status="suspected" if cause.id in reasons else "ruled_out" if cause.status == "proven" else cause.status,
+            affects=reasons.get(cause.id, ()),
+        )
+        for cause in _causes()
+    )  # fmt: skip
+    base, gap, nothing = explanation(), comparison.gap_ms, pm(0.0, 0.0)
+    return msgspec.structs.replace(
+        base,
+        comparison=comparison,
+        causes=tuple(sorted(bare, key=lambda cause: cause.status != "suspected")),
+        reconciliation=Reconciliation(gap_ms=gap, explained_ms=nothing, interaction_ms=nothing, unexplained_ms=gap),
+        accuracy_reconciliation=None,
+        knots=(),
+        blocks=tuple(Block(block.name, block.standard_ms, block.variant_ms, block.error) for block in base.blocks),
+        quick=True,
+    )
+
+
+def nothing_found(diagnosis: Explanation) -> Explanation:
+    """The same with everything suspected ruled out."""
+    causes = tuple(
+        msgspec.structs.replace(cause, status="ruled_out") if cause.status == "suspected" else cause
+        for cause in diagnosis.causes
+    )
+    return msgspec.structs.replace(diagnosis, causes=causes)
+
+
+def against_itself() -> Explanation:
+    """A model against itself: nothing differs, nothing is found."""
+    base = inconclusive()
+    same = msgspec.structs.replace(
+        base,
+        variant=base.standard,
+        slowdown=Interval(1.0, 0.998, 1.002),
+        agreement=Agreement(cosine=1.0, max_error=0.0, relative_error=0.0, top1=None),
+        noise=Interval(1.0, 0.995, 1.005),
+        verdict=Verdict("same", "not_measured"),
+    )
+    return msgspec.structs.replace(nothing_found(quick(same)), quick=False)
+
+
 def fix() -> Fix:
     result = msgspec.structs.replace(
         comparison(variant="fixed/model.onnx"),

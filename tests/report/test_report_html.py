@@ -47,6 +47,10 @@ def test_each_kind_has_its_pictures():
     assert len(drawings(records.fix())) == 4
 
 
+def test_nothing_is_drawn_of_what_was_not_measured():
+    assert "where the milliseconds go" not in drawings(records.quick(records.comparison()))
+
+
 def test_the_waterfall_ends_at_the_variant():
     svg = drawings(records.explanation())["where the milliseconds go"]
     bars = [(e.get("class"), float(e.get("x")), float(e.get("width"))) for e in svg.iter(f"{SVG}rect")]

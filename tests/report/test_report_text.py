@@ -11,8 +11,9 @@ import pytest
 from rich.cells import cell_len
 
 from report import records
-from unlag.measure.comparison import Verdict
+from unlag.measure.comparison import AskedFor, Verdict
 from unlag.measure.statistics import Interval
+from unlag.proof.explanation import KindTime
 from unlag.report import to_markdown
 from unlag.report.document import clean
 from unlag.report.pages import verdict_lines
@@ -25,6 +26,8 @@ RECORDS = {
     "inconclusive": records.inconclusive(),
     "by_shape": records.by_shape(),
     "explanation": records.explanation(),
+    "quick": records.quick(records.comparison()),
+    "against_itself": records.against_itself(),
     "fix": records.fix(),
 }
 HOSTILE = "<script>alert(1)</script>[red]\x1b[31m|`x`\u202e\n.onnx"
@@ -144,6 +147,135 @@ def test_unbounded_intervals_are_said_to_be_so():
     text = text_of(comparison)
     assert "interval unbounded" in text
     assert "noise floor unknown" in text
+
+
+SHAPES = AskedFor(("8x32", "1x128"), {"past": 16}, threads=2)
+
+
+@pytest.mark.parametrize(
+    ("workload", "scored", "words"),
+    [
+        ("stsb", True, "--workload stsb --shapes 8x32 --dim past=16 --threads 2"),
+        ("random", False, "--shapes 8x32 --dim past=16 --threads 2"),
+        ("my inputs.npz", False, "--workload 'my inputs.npz' --dim past=16 --threads 2"),
+        ("labeled.npz", True, "--workload labeled.npz --shapes 8x32 --dim past=16 --threads 2"),
+        ("mine:load", False, "--workload mine:load --shapes 8x32 --dim past=16 --threads 2"),
+    ],
+)
+def test_next_command_repeats_what_decides_the_measurement(workload, scored, words):
+    comparison = msgspec.structs.replace(records.comparison(), workload=workload, asked_for=SHAPES, shape="1x3x4x4")
+    if not scored:
+        standard = msgspec.structs.replace(comparison.standard, accuracy=None)
+        comparison = msgspec.structs.replace(comparison, standard=standard)
+    text = text_of(msgspec.structs.replace(records.explanation(), comparison=comparison), 400)
+    assert f"unlag fix {records.STANDARD} {records.FLASH} {words} -o fixed/\n" in text
+
+
+def test_what_need_not_be_said_again_is_not():
+    comparison = msgspec.structs.replace(records.comparison(), workload="random", asked_for=AskedFor(("1x128",)))
+    text = text_of(msgspec.structs.replace(records.explanation(), comparison=comparison), 400)
+    assert f"unlag fix {records.STANDARD} {records.FLASH} -o fixed/\n" in text
+
+
+def test_a_diagnosis_is_short_and_claims_no_numbers():
+    text = text_of(records.quick(records.comparison()))
+    assert len(text.splitlines()) < 22
+    assert "Suspected, not measured" in text
+    for wrong in (
+        "Where the",
+        "unexplained",
+        "removing it wins",
+        "not proven",
+        "–  ",
+        "Block by block",
+        "Time by kind",
+    ):
+        assert wrong not in text
+    assert re.search(r"1 +weights dequantized .* time\n", text)
+    assert re.search(r"2 +attention scale missing .* accuracy\n", text)
+    assert f"To measure them:  unlag explain {records.STANDARD}" in text
+
+
+def test_a_diagnosis_that_finds_nothing_says_so_and_shows_where_the_time_is():
+    text = text_of(records.nothing_found(records.quick(records.comparison())))
+    assert "No cause was found." in text
+    assert "Time by kind of operator" in text
+    assert "To measure them" not in text
+
+
+def test_an_open_verdict_is_not_called_a_lag_and_saved_evidence_gets_no_advice_on_rounds():
+    open_verdict = records.quick(records.inconclusive())
+    assert "Suspected, though no lag was measured" in text_of(open_verdict)
+    assert "--rounds" in text_of(open_verdict)
+    replayed = msgspec.structs.replace(open_verdict, replayed=True)
+    assert "--rounds" not in text_of(replayed)
+    assert "To measure them" in text_of(replayed)
+    full = msgspec.structs.replace(records.explanation(), comparison=records.inconclusive())
+    assert "What was tried, though the times may not differ" in text_of(full)
+
+
+def test_a_model_against_itself_has_no_empty_sections():
+    text = text_of(records.against_itself())
+    assert "both are the same file with the same options" in text
+    for empty in ("Where the", "What was tried", "unexplained", "Block by block"):
+        assert empty not in text
+
+
+def test_a_lag_without_causes_is_all_unexplained():
+    explanation = records.nothing_found(records.quick(records.comparison()))
+    text = text_of(msgspec.structs.replace(explanation, quick=False))
+    assert "No cause was found: all of it is unexplained." in text
+    assert "Time by kind of operator" in text
+
+
+def test_a_suspected_cause_of_accuracy_costs_no_time():
+    lossy = msgspec.structs.replace(
+        records.explanation().causes[3],
+        status="suspected",
+        accuracy_cost=None,
+        share_of_loss=None,
+        affects=("accuracy",),
+    )
+    explanation = records.explanation()
+    explanation = msgspec.structs.replace(
+        explanation, causes=(*explanation.causes[:3], lossy), accuracy_reconciliation=None
+    )
+    time, points = text_of(explanation).split("What costs accuracy")
+    assert "attention scale missing" not in time
+    assert re.search(r"4 +attention scale missing +6 of 6 attention blocks +suspected\n", points)
+
+
+def test_causes_that_are_no_cause_are_named():
+    for text in (text_of(records.explanation(), 60), to_markdown.render(records.explanation()).replace("\\", "")):
+        squeezed = " ".join(text.split())
+        assert "Ruled out (2): redundant_copies, thread_oversubscription" in squeezed
+        assert "Not checked: gpu_fallback · no CUDA device" in squeezed
+
+
+def test_a_share_above_the_roofline_is_capped_and_explained():
+    kinds = (KindTime("gemm", 17.1, 3.0, 0.81, 4.45), KindTime("control", 0.1, 0.2, None, 0.3))
+    text = to_markdown.render(msgspec.structs.replace(records.explanation(), kinds=kinds)).replace("\\", "")
+    assert "| gemm | 17.1 ms | 3.0 ms | −14.1 ms | 81 % | > 100 % |" in text
+    assert "fewer bits than float32" in text
+    assert "control: If, Loop and Scan without what runs in their bodies" in text
+    calm = to_markdown.render(records.explanation())
+    assert "fewer bits" not in calm
+    assert "control:" not in calm
+
+
+def test_a_side_that_has_no_block_times_has_no_column_but_the_reason():
+    explanation = records.explanation()
+    blocks = tuple(msgspec.structs.replace(block, standard_ms=None) for block in explanation.blocks)
+    why = "the standard's time can't be split by block: it was renamed"
+    text = text_of(msgspec.structs.replace(explanation, blocks=blocks, untimed_blocks=(why,)))
+    assert re.search(r"Block by block +variant +error", text)
+    assert why in text
+
+
+def test_integer_weights_that_nothing_computes_with_are_said():
+    said = "the variant's int8 weights are dequantized when it is loaded"
+    assert said in text_of(msgspec.structs.replace(records.explanation(), folded_weights=said))
+    assert said not in text_of(records.explanation())
 
 
 def test_equal_file_names_are_told_apart():

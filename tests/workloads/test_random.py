@@ -181,3 +181,10 @@ def test_a_published_model_runs_on_them() -> None:
     feed = random.load(request_of(inputs, limits={"input_ids": 30_522})).feed
     assert session.run(None, dict(feed))[0].shape == (2, 8, 384)
     assert onnx.load(path).graph.input[0].name in feed
+
+
+def test_what_was_made_up_is_named_for_a_message() -> None:
+    invented = random.load(request_of({"image": ("float32", (None, 3, None, None)), "k": ("int64", ())})).invented
+    assert invented == "image float32 2x3x224x224, k int64 scalar"
+    many: Inputs = {f"past.{n}.key": ("float16", (1, 2, "past", 4)) for n in range(40)}
+    assert random.load(request_of(many)).invented.endswith("past.5.key float16 1x2x8x4 and 34 more")

@@ -44,3 +44,13 @@ def test_anything_else_lists_what_there_is(text: str) -> None:
         load_workload(text, encoder_request())
     assert "stsb" in caught.value.hint
     assert "FILE.npz" in caught.value.hint
+
+
+def test_a_slip_gets_a_suggestion() -> None:
+    for text in ("sts-b", "stsB", "stbs"):
+        with pytest.raises(UsageError) as caught:
+            load_workload(text, encoder_request())
+        assert caught.value.hint.startswith("did you mean stsb? workloads: ")
+    with pytest.raises(UsageError) as caught:
+        load_workload("inputs.npy", encoder_request())
+    assert "did you mean" not in caught.value.hint

@@ -38,7 +38,11 @@ def _pair(operators: list[tuple[str, Kind, str, float]]) -> Pair:
 
 def recorded(operators: list[tuple[str, Kind, str, float]]) -> Profile:
     made = [
-        Operator(f"{op_type}.{number}", op_type, kind, "float32", time_ms, kernel, (), ())
+        Operator(f"{op_type}.{number}", op_type, kind, _precision(op_type), time_ms, kernel, (), ())
         for number, (op_type, kind, kernel, time_ms) in enumerate(operators)
     ]
     return Profile(tuple(made), 1.0, 5)
+
+
+def _precision(op_type: str) -> str:
+    return "int8" if op_type == "MatMulInteger" else "float32"

@@ -34,13 +34,17 @@ class Step(IntEnum):
     """Change the codes or scales of stored weights."""
     WIDEN = 1
     """Take weights or activations back to float32."""
-    CLEAN = 2
+    INLINE = 2
+    """Take nodes out of branches and loops, where no other remedy sees them."""
+    CLEAN = 3
     """Take out copies, casts, transposes."""
-    RESTORE = 3
+    RESTORE = 4
     """Bring back a function that was lost."""
-    FUSE = 4
+    FUSE = 5
     """Replace several nodes by one."""
-    SESSION = 5
+    JOIN = 6
+    """Join fused operators with their neighbors, or give them another form."""
+    SESSION = 7
     """Change how the runtime runs the graph."""
 
 

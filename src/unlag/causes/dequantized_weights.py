@@ -11,8 +11,8 @@ How it is seen: in the graph that the runtime executes, a constant of int8, uint
 Conv through DequantizeLinear, or through Cast, Sub and Mul. MatMulNBits, MatMulInteger and QLinear operators
 compute from the codes and are not this cause; nor is an int8 table of which only looked-up rows are dequantized.
 
-Remedy: fold the chain into a float constant. The file grows by four; the integer kernels of stage 1 of ``fix``
-are the way to be small and fast.
+Remedy: fold the chain into a float constant. The file grows by four; the integer kernels that
+``unlag fix`` tries in its quantization stage are the way to be small and fast.
 
 Safety: exact. The constant holds the very numbers that were computed at every run.
 

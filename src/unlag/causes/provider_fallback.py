@@ -10,10 +10,11 @@ for all that was queued before.
 How it is seen: in the profile, operators on the CPU's provider and Memcpy operators take a noticeable share of the
 time, more than in the standard. Arithmetic on shapes is put on the CPU on purpose and takes next to nothing.
 
-Remedy: keep these operators in types that the device has kernels for, and bind inputs and outputs to its memory.
-Where every matrix product fell back, the session is opened on the CPU, which saves the copies.
+Remedy: compute integer operators in float32, for which the device has kernels; other operators have to be exported in
+types that it has kernels for. Where every matrix product fell back, the session is opened on the CPU, which saves the
+copies.
 
-Safety: advice, as it needs another export; opening on the CPU is close.
+Safety: close; advice where it takes another export.
 
 Source: optimum#1163, optimum#1885, onnxruntime#12880, onnxruntime#5958, onnxruntime#14550, onnxruntime#10303.
 """
@@ -25,6 +26,9 @@ from unlag.errors import Missing
 from unlag.model.draft import Draft
 from unlag.observe.evidence import Evidence, Side
 from unlag.observe.session_options import PROVIDER
+from unlag.rewrites.float_operators import float_operators
+from unlag.rewrites.float_products import float_products, float_recurrences
+from unlag.rewrites.fold_dequantize import fold_dequantize
 from unlag.runtimes.contract import Operator
 
 CPU, CPU_KERNEL = "cpu", "CPUExecutionProvider"
@@ -52,7 +56,10 @@ def _detect(evidence: Evidence) -> Finding:
     big = [operator for operator in profile.operators if operator.kind in BIG]
     stranded = bool(big) and all(operator.kernel == CPU_KERNEL for operator in big)
     where = tuple(dict.fromkeys(operator.name for operator in fallen))
-    return Finding("found", count, where, "run_on_cpu" if stranded else "keep_on_device")
+    if stranded:
+        return Finding("found", count, where, "run_on_cpu")
+    integers = any(operator.precision == "int8" for operator in fallen)
+    return Finding("found", count, where, "float_on_device" if integers else "keep_on_device")
 
 
 def _asked(side: Side) -> str:
@@ -69,6 +76,12 @@ def _share(side: Side) -> float:
         return 0.0
     total = sum(operator.time_ms for operator in side.profile.operators)
     return sum(operator.time_ms for operator in _fallen(side.profile.operators)) / total if total else 0.0
+
+
+def _float_on_device(draft: Draft) -> int:
+    model = draft.model
+    products = float_products(model) + float_recurrences(model)
+    return products + float_operators(model, lambda _node: True) + fold_dequantize(model)
 
 
 def _run_on_cpu(draft: Draft) -> int:
@@ -89,6 +102,13 @@ CAUSE = Cause(
             safety="ADVICE",
             step=Step.SESSION,
             apply=lambda _draft: 0,
+        ),
+        Remedy(
+            id="float_on_device",
+            title="compute in float32 what the device has no integer kernels for",
+            safety="CLOSE",
+            step=Step.WIDEN,
+            apply=_float_on_device,
         ),
         Remedy(
             id="run_on_cpu",

@@ -12,7 +12,7 @@ that the runtime executes, whose median column reaches beyond code 64 (two produ
 CPU that lacks an int8 dot product.
 
 Remedy: the session option that makes such kernels take the slower, exact way. (Weights of seven bits, as the
-quantizer's reduce_range makes them, avoid it at full speed: stage 1 of ``fix`` tries those.)
+quantizer's reduce_range makes them, avoid it at full speed: ``unlag fix`` tries those.)
 
 Safety: close. Sums are no longer clipped.
 

@@ -28,6 +28,8 @@ from unlag.observe.evidence import Evidence, Side
 OPTION = "disable"
 FUSION = "SkipLayerNormFusion"
 FUSED, PLAIN = "SkipLayerNormalization", "LayerNormalization"
+_NORMALIZING = frozenset({PLAIN, "SimplifiedLayerNormalization", "RMSNormalization", "Sqrt", "Pow"})
+"""Operators of which the runtime makes what it fuses with a residual."""
 MARGIN = 1.1
 """Profiles of single operators repeat within 5 % or so on a quiet machine."""
 
@@ -62,7 +64,8 @@ def _count_in_file(side: Side, op_type: str) -> int:
 
 def _disable(draft: Draft) -> int:
     passes = [name for name in draft.options.get(OPTION, "").split("+") if name]
-    if draft.variant.runtime != "onnxruntime" or FUSION in passes:
+    normalizes = any(node.op_type in _NORMALIZING for node in draft.model.graph.all_nodes())
+    if draft.variant.runtime != "onnxruntime" or FUSION in passes or not normalizes:
         return 0
     draft.options[OPTION] = "+".join([*passes, FUSION])
     return 1

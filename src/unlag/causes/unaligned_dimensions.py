@@ -9,9 +9,10 @@ float32. Typical is a vocabulary of 50257, or heads and layers that were pruned 
 How it is seen: in the profile, MatMul, Gemm and Conv on the CUDA provider in float16 or bfloat16 whose inner or
 output dimension is no multiple of 8, more than in the standard, with a noticeable share of the time.
 
-Remedy: pad the weights with zeros to the next multiple of 8, and cut the result.
+Remedy: fill the weights up with zeros to the next multiple of 8. Channels between two products are added to both; a
+last product's result is cut, which costs a copy.
 
-Safety: advice. The export has to be done with padded dimensions.
+Safety: exact. Zeros add nothing to a sum; only the order in which it is taken may change.
 
 Source: pytorch#195716, apex#153, fairseq#1047.
 """
@@ -21,6 +22,7 @@ from __future__ import annotations
 from unlag.causes.contract import Cause, Finding, Remedy, Step
 from unlag.errors import Missing
 from unlag.observe.evidence import Evidence, Side
+from unlag.rewrites.pad_dimensions import pad_dimensions
 from unlag.runtimes.contract import Operator
 
 DEVICES = frozenset({"CUDAExecutionProvider", "TensorrtExecutionProvider"})
@@ -37,8 +39,8 @@ def _detect(evidence: Evidence) -> Finding:
     if not products:
         return Finding("not_checked", "no CUDA device: 0 matrix products of the profile ran on one")
     half = [operator for operator in products if operator.precision in HALF]
-    ours = [operator for operator in half if _is_unaligned(operator)]
-    theirs = sum(_is_unaligned(operator) for operator in _products(evidence.standard) if operator.precision in HALF)
+    ours = [operator for operator in half if is_unaligned(operator)]
+    theirs = sum(is_unaligned(operator) for operator in _products(evidence.standard) if operator.precision in HALF)
     share = sum(o.time_ms for o in ours) / max(sum(o.time_ms for o in profile.operators), 1e-9)
     count = (
         f"{len(ours)} of {len(half)} half-precision matrix products have dimensions that are no multiples of"
@@ -56,7 +58,7 @@ def _products(side: Side) -> list[Operator]:
     return [o for o in side.profile.operators if o.kind == "gemm" and o.kernel in DEVICES]
 
 
-def _is_unaligned(operator: Operator) -> bool:
+def is_unaligned(operator: Operator) -> bool:
     """Whether the inner or the output dimension of the second input, [.., K, N] or [M, C, ..], is none of 8."""
     if len(operator.input_shapes) < 2 or len(operator.input_shapes[1]) < 2:
         return False
@@ -75,10 +77,10 @@ CAUSE = Cause(
     remedies=(
         Remedy(
             id="pad_dimensions",
-            title="pad weights to multiples of 8",
-            safety="ADVICE",
+            title="fill weights up with zeros to multiples of 8",
+            safety="EXACT",
             step=Step.RESTORE,
-            apply=lambda _draft: 0,
+            apply=lambda draft: pad_dimensions(draft.model, MULTIPLE),
         ),
     ),
 )

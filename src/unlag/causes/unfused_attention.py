@@ -11,8 +11,8 @@ How it is seen: among the attention blocks of the executed graphs, the variant h
 the standard, or more matrix products in front of them. Exporters, quantizers that insert nodes, and casts in the
 middle break the patterns that runtimes fuse; nothing warns about it.
 
-Remedy: replace each block by one fused operator, its projections packed where they are constants; or pack the
-projections alone.
+Remedy: replace each block by one fused operator, its projections packed where they are constants or left in front of
+it; or pack the projections alone.
 
 Safety: close. Sums are taken in another order; padding is masked by the same mask.
 
@@ -31,6 +31,7 @@ from unlag.observe.passes import LEVELS, OPTION, has_fewer_passes
 from unlag.rewrites.attention_pattern import AttentionBlock, attention_blocks
 from unlag.rewrites.fold_dequantize import fold_dequantize
 from unlag.rewrites.fuse_attention import fuse_attention
+from unlag.rewrites.fuse_heads import fuse_heads
 from unlag.rewrites.pack_projections import pack_projections
 
 
@@ -97,10 +98,17 @@ CAUSE = Cause(
             apply=lambda draft: fuse_attention(draft.model),
         ),
         Remedy(
+            id="fuse_heads",
+            title="replace each attention block behind its projections by one fused operator",
+            safety="CLOSE",
+            step=Step.FUSE,
+            apply=lambda draft: fuse_heads(draft.model),
+        ),
+        Remedy(
             id="pack_projections",
             title="pack query, key and value projections into one",
             safety="CLOSE",
-            step=Step.FUSE,
+            step=Step.JOIN,
             apply=_pack,
         ),
     ),

@@ -10,7 +10,7 @@ kernel can even lose, which the proof tells.
 How it is seen: fewer SkipLayerNormalization in the variant's executed graph than in the standard's, and more
 LayerNormalization. Fusions need to know that both sides of the addition have one shape, so a lost shape breaks them.
 
-Remedy: replace addition and normalization by one operator.
+Remedy: replace addition and normalization by one operator; the embeddings' look-ups, additions and normalization too.
 
 Safety: close. The same function; sums are taken in another order.
 
@@ -24,6 +24,7 @@ from unlag.model.facts import GraphIndex
 from unlag.observe.evidence import Evidence
 from unlag.observe.graphs import executed_graphs, file_graphs
 from unlag.observe.passes import has_fewer_passes
+from unlag.rewrites.fuse_embedding_norm import fuse_embedding_norm
 from unlag.rewrites.fuse_skip_layer_norm import fuse_skip_layer_norm
 
 FUSED, PLAIN = "SkipLayerNormalization", "LayerNormalization"
@@ -60,8 +61,15 @@ CAUSE = Cause(
             id="fuse_skip_layer_norm",
             title="fuse each residual addition into the normalization behind it",
             safety="CLOSE",
-            step=Step.FUSE,
+            step=Step.JOIN,
             apply=lambda draft: fuse_skip_layer_norm(draft.model),
+        ),
+        Remedy(
+            id="fuse_embedding_norm",
+            title="look up, add and normalize the embeddings by one operator",
+            safety="CLOSE",
+            step=Step.JOIN,
+            apply=lambda draft: fuse_embedding_norm(draft.model),
         ),
     ),
 )

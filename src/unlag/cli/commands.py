@@ -138,7 +138,7 @@ def diagnose(
 @app.command()
 def fix(
     standard: options.Standard,
-    variant: options.VariantSpec,
+    variant: options.OptionalVariant = None,
     *,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="New folder for the fixed model.")],
     workload: options.Workload = "random",
@@ -150,7 +150,10 @@ def fix(
     seed: options.Seed = 0,
     patience: options.Patience = 120.0,
     accuracy_budget: options.Budget = 0.5,
+    strict_accuracy: options.StrictAccuracy = False,
+    objective: options.Objective = "latency",
     target: options.Target = "cpu",
+    resume: options.Resume = False,
     json: options.JsonFile = None,
     html: options.HtmlFile = None,
     markdown: options.MarkdownFile = None,
@@ -159,15 +162,29 @@ def fix(
 ) -> Job:
     """Build a model that does not lag.
 
-    In three stages (quantization, graph, hardware) that keep only what is measured to help.
+    In three stages (quantization, graph, hardware) that keep only what is measured to help. Without VARIANT the
+    standard itself is made better.
 
     Example: unlag fix fp32.onnx int8.onnx -o fixed/ --workload stsb --accuracy-budget 0.5
     """
     del debug
     asked = Asked(
-        standard, variant, workload, shapes, dim, rounds, max_rounds, threads, seed, patience, accuracy_budget
+        standard,
+        standard if variant is None else variant,
+        workload,
+        shapes,
+        dim,
+        rounds,
+        max_rounds,
+        threads,
+        seed,
+        patience,
+        accuracy_budget,
+        strict_accuracy,
+        objective,
+        target,
     )
-    return partial(jobs.fix, asked, output, target, Outputs(json, html, markdown), quiet=quiet)
+    return partial(jobs.fix, asked, output, Outputs(json, html, markdown), quiet=quiet, resume=resume)
 
 
 @app.command()

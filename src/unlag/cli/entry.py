@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             job = _parse(words)
             return job if isinstance(job, int) else job()
     except KeyboardInterrupt as stop:
-        screen.complain("stopped")
+        screen.complain("stopped", _how_to_go_on(words))
         return stop.exit_code if isinstance(stop, Stopped) else 130
     except typer.TyperException as error:
         screen.complain(error.format_message().rstrip("."), _where_to_look(error))
@@ -51,6 +51,12 @@ def _parse(words: list[str]) -> Job | int:
     if not words:
         return WRONG_USAGE
     return result
+
+
+def _how_to_go_on(words: list[str]) -> str:
+    """Only a fix keeps what it has measured."""
+    command = next((word for word in words if not word.startswith("-")), "")
+    return "the same command with --resume goes on from what was measured" if command == "fix" else ""
 
 
 def _where_to_look(error: typer.TyperException) -> str:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unlag.cli import screen
-from unlag.cli.options import Asked, Wanted, check_target
+from unlag.cli.options import Asked, Wanted
 from unlag.cli.outputs import Outputs, check_folder, check_writable, write_whole
 from unlag.cli.watcher import Watcher
-from unlag.errors import UsageError
+from unlag.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from unlag.observe.evidence import EvidenceRecord
@@ -65,16 +62,15 @@ def diagnose(path: Path, outputs: Outputs, *, quiet: bool) -> int:
     return present(pipeline.diagnose(read_evidence(path)), outputs, quiet=quiet)
 
 
-def fix(asked: Asked, folder: Path, target: str, outputs: Outputs, *, quiet: bool) -> int:
+def fix(asked: Asked, folder: Path, outputs: Outputs, *, quiet: bool, resume: bool) -> int:
     """Measure, explain, and make a model that does not lag."""
     from unlag import pipeline
 
-    check_target(target)
     case = asked.case()
     outputs.check([case.standard.path, case.variant.path, case.workload])
     check_folder(folder, mark="run.json")
     with Watcher(quiet=quiet) as watcher:
-        record = pipeline.fix(case, folder, watcher)
+        record = pipeline.fix(case, folder, watcher, resume=resume)
     return present(record, outputs, quiet=quiet, budget=case.accuracy_budget)
 
 
@@ -108,7 +104,10 @@ def replay(path: Path, outputs: Outputs, *, quiet: bool, beside_article: bool) -
     from unlag.report.record import read_record
 
     outputs.check([str(path)])
-    return present(read_record(path), outputs, quiet=quiet, beside_article=beside_article)
+    record = read_record(path)
+    if beside_article and record.kind != "fix":
+        raise UsageError(f"{path} holds no fix but a record of kind {record.kind!r}", hint="leave --beside-article out")
+    return present(record, outputs, quiet=quiet, beside_article=beside_article)
 
 
 def show_environment(json: Path | None) -> int:
@@ -142,14 +141,13 @@ def list_causes() -> int:
 
 
 def explain_cause(name: str) -> int:
-    """The documentation of one cause: its module's docstring."""
+    """The documentation of one cause, and its remedies."""
     from unlag.causes.contract import find_causes
+    from unlag.report.catalogue import cause_page
+    from unlag.report.to_text import TextPage
 
-    known = [cause.id for cause in find_causes()]
+    known = {cause.id: cause for cause in find_causes()}
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else "unlag causes lists them"
-        raise UsageError(f"there is no cause {name!r}", hint=hint)
-    module = importlib.import_module(f"unlag.causes.{name}")
-    screen.write(f"{inspect.getdoc(module) or name}\n")
+        raise UsageError(f"there is no cause {name!r}", hint=did_you_mean(name, known, "unlag causes lists them"))
+    screen.show(TextPage(cause_page(known[name])))
     return 0

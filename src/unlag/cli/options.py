@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,6 +37,20 @@ Seed = Annotated[int, typer.Option(metavar="N", help="Seed of inputs, order of r
 Patience = Annotated[float, typer.Option(metavar="SECONDS", help="A contender that is silent for longer hangs.")]
 Budget = Annotated[float, typer.Option(metavar="POINTS", help="Accuracy points that a fixed model may lose.")]
 Target = Annotated[str, typer.Option(metavar="cpu|gpu|npu", help="Where the fixed model is to run.")]
+OptionalVariant = Annotated[
+    str | None, typer.Argument(help=f"The optimized model; without it the standard itself is made better: {SPEC}")
+]
+Objective = Annotated[
+    str,
+    typer.Option(
+        metavar="latency|throughput|size",
+        help="Time of one run, rows a second of all cores, or bytes on disk at no loss of time.",
+    ),
+]
+StrictAccuracy = Annotated[
+    bool, typer.Option("--strict-accuracy", help="The whole interval of the loss has to stay in the budget.")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from what an interrupted fix has measured.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the record as JSON.")]
 HtmlFile = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML file.")]
 MarkdownFile = Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Write it as Markdown.")]
@@ -44,17 +61,29 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 Quick = Annotated[bool, typer.Option("--quick", help="Diagnose only: under a minute, and nothing is proven.")]
 Graft = Annotated[bool, typer.Option("--graft", help="Measure the variant with each block of the standard as well.")]
 ClaimStandard = Annotated[
-    float | None, typer.Option("--claim-standard-ms", metavar="MS", help="What you measured; unlag says what gives it.")
+    float | None,
+    typer.Option(
+        "--claim-standard-ms",
+        metavar="MS",
+        help="The standard's time as you measured it; where unlag's differs, it looks for what gives yours.",
+    ),
 ]
 ClaimVariant = Annotated[
-    float | None, typer.Option("--claim-variant-ms", metavar="MS", help="The same for the variant.")
+    float | None,
+    typer.Option(
+        "--claim-variant-ms",
+        metavar="MS",
+        help="The variant's time as you measured it; where unlag's differs, it looks for what gives yours.",
+    ),
 ]
 SaveEvidence = Annotated[
     Path | None, typer.Option("--save-evidence", metavar="FILE", help="Write what diagnosis is made from.")
 ]
 
-_BUILT_TARGETS = ("cpu",)
-_TARGETS = ("cpu", "gpu", "npu")
+_OF_CASE = re.compile(r"^(?:rounds|max_rounds|threads|seed|patience|accuracy_budget|dim)\b")
+"""Arguments of ``make_case`` in its messages: at the start, so that no file's name is taken for one."""
+_OF_EXTENT = re.compile(r"\b(?:quick|graft|claim_standard_ms|claim_variant_ms)\b")
+"""The same of ``make_extent``, which knows no names but its own."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +101,9 @@ class Asked:
     seed: int
     patience: float
     accuracy_budget: float
+    strict_accuracy: bool = False
+    objective: str = "latency"
+    target: str = "cpu"
 
     def case(self) -> Case:
         """The case that was asked for.
@@ -81,19 +113,23 @@ class Asked:
         """
         from unlag.api import make_case
 
-        return make_case(
-            self.standard,
-            self.variant,
-            workload=self.workload,
-            shapes=self.shapes,
-            dims=dims_of(self.dim),
-            rounds=self.rounds,
-            max_rounds=self.max_rounds,
-            threads=self.threads,
-            seed=self.seed,
-            patience_s=self.patience,
-            accuracy_budget=self.accuracy_budget,
-        )
+        with _named_as_options(_OF_CASE):
+            return make_case(
+                self.standard,
+                self.variant,
+                workload=self.workload,
+                shapes=self.shapes,
+                dims=dims_of(self.dim),
+                rounds=self.rounds,
+                max_rounds=self.max_rounds,
+                threads=self.threads,
+                seed=self.seed,
+                patience_s=self.patience,
+                accuracy_budget=self.accuracy_budget,
+                strict_accuracy=self.strict_accuracy,
+                objective=self.objective,
+                target=self.target,
+            )
 
 
 @dataclass(frozen=True)
@@ -114,9 +150,20 @@ class Wanted:
         from unlag.api import make_extent
 
         standard_ms, variant_ms = self.claimed_ms
-        return make_extent(
-            quick=self.quick, graft=self.graft, claim_standard_ms=standard_ms, claim_variant_ms=variant_ms
-        )
+        with _named_as_options(_OF_EXTENT):
+            return make_extent(
+                quick=self.quick, graft=self.graft, claim_standard_ms=standard_ms, claim_variant_ms=variant_ms
+            )
+
+
+@contextlib.contextmanager
+def _named_as_options(arguments: re.Pattern[str]) -> Iterator[None]:
+    """Messages of the Python interface name its arguments; here they are to name options."""
+    try:
+        yield
+    except UsageError as error:
+        message = arguments.sub(lambda found: "--" + found[0].replace("_", "-"), error.message)
+        raise UsageError(message, error.hint) from error
 
 
 def dims_of(texts: list[str] | None) -> dict[str, int]:
@@ -134,15 +181,3 @@ def dims_of(texts: list[str] | None) -> dict[str, int]:
             raise UsageError(f"--dim {name} is given twice")
         dims[name] = int(value)
     return dims
-
-
-def check_target(target: str) -> None:
-    """Refuse what this version can't fix for.
-
-    Raises:
-        UsageError: an unknown target, or one that isn't built yet.
-    """
-    if target not in _TARGETS:
-        raise UsageError(f"there is no target {target!r}", hint=f"targets: {', '.join(_TARGETS)}")
-    if target not in _BUILT_TARGETS:
-        raise UsageError(f"this version of unlag can't fix for {target} yet", hint="it can for cpu")

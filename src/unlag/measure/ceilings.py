@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -20,6 +19,7 @@ from unlag.errors import Missing, UnlagError
 from unlag.measure.bench import Bench, quick
 from unlag.measure.contest import Contest
 from unlag.model.variant import DEFAULT_RUNTIME, Variant
+from unlag.runtimes.nvidia import runtime_version
 
 SIDE = 1024
 """Of the square matrices: their product takes milliseconds and keeps every core busy."""
@@ -63,7 +63,7 @@ def ceilings_of(bench: Bench) -> Ceilings | Missing:
 
 
 def _key(bench: Bench) -> str:
-    facts = (str(bench.host.cpu.model), str(bench.host.cpu.isa), bench.cores, bench.threads, version("onnxruntime"))
+    facts = (str(bench.host.cpu.model), str(bench.host.cpu.isa), bench.cores, bench.threads, runtime_version())
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from unlag.errors import Missing
+from unlag.errors import ContenderError, Missing, RunError
 from unlag.measure.accuracy import Scored, agreement, score
 from unlag.measure.bench import Bench, first_shape, inspect, open_bench
-from unlag.measure.comparison import Comparison, Latency, Measured, Verdict
+from unlag.measure.comparison import AskedFor, Comparison, Latency, Measured, Verdict
 from unlag.measure.contest import Contest, ContestResult
 from unlag.measure.monitor import Monitor, MonitorLog
 from unlag.measure.progress import Progress, section, silent
@@ -21,6 +22,7 @@ from unlag.model.case import Case
 from unlag.model.variant import Variant
 from unlag.model.workload import Agreement, Evaluation
 from unlag.runtimes.contract import Placement
+from unlag.runtimes.qualcomm import is_simulated
 
 STANDARD, VARIANT, CONTROL = "standard", "variant", "control"
 
@@ -60,11 +62,14 @@ def compare_at(bench: Bench) -> Compared:
     contenders = {STANDARD: case.standard, VARIANT: case.variant, CONTROL: case.standard}
     timed = bench.within(0.1, 0.6) if bench.workload.evaluation else bench
     with Monitor(bench.cores) as monitor, timed.contest(contenders) as contest:
-        agreed = check_outputs(contest, bench)
+        with _naming_inputs(bench):
+            agreed = check_outputs(contest, bench)
         result = contest.measure(lambda so_far: speed_of(so_far)[2] != "inconclusive")
         if bench.workload.evaluation:
             bench.progress("accuracy", 0.6)
-        scores = evaluate(contest, bench.workload.evaluation, (STANDARD, VARIANT))
+        scores = evaluate(contest, bench.workload.evaluation, (STANDARD,) if case.alone else (STANDARD, VARIANT))
+        if scores and case.alone:
+            scores[VARIANT] = scores[STANDARD]
         placements = {name: placement_of(contest, name, contenders[name]) for name in (STANDARD, VARIANT)}
     return Compared(comparison_of(bench, result, scores, agreed, monitor.log, placements), scores)
 
@@ -105,7 +110,9 @@ def comparison_of(  # noqa: PLR0913, PLR0917 - a comparison is made of these par
             *_input_warnings(bench),
             *_output_warnings(agreed, change),
             *_fallbacks(placements),
+            *_simulated(case),
         ),
+        asked_for=AskedFor(tuple(map(str, case.shapes)), case.dims, case.threads),
     )
 
 
@@ -116,6 +123,21 @@ def check_outputs(contest: Contest, bench: Bench) -> Agreement | None:
         return None
     bench.progress("checking that both give usable outputs")
     return agreement(contest.answers(STANDARD, feeds), contest.answers(VARIANT, feeds))
+
+
+@contextlib.contextmanager
+def _naming_inputs(bench: Bench) -> Iterator[None]:
+    """Where a model refuses inputs that were made up for it, say which they were."""
+    try:
+        yield
+    except RunError as error:
+        invented = bench.workload.invented
+        if not invented:
+            raise
+        raise ContenderError(
+            f"the made-up inputs ({invented}) do not fit: {error.message}",
+            hint="give yours with --workload FILE.npz, or their sizes with --shapes BxS and --dim NAME=VALUE",
+        ) from error
 
 
 def evaluate(contest: Contest, evaluation: Evaluation | None, names: Sequence[str]) -> dict[str, Scored]:
@@ -203,6 +225,15 @@ def _output_warnings(agreed: Agreement | None, change: Interval | None) -> list[
     if agreed is None or change is not None or agreed.cosine >= POOR_AGREEMENT:
         return []
     return [f"the variant's outputs are not the standard's (cosine {agreed.cosine:.3f}); no labels say which is better"]
+
+
+def _simulated(case: Case) -> list[str]:
+    sides = ((STANDARD, case.standard), (VARIANT, case.variant))
+    return [
+        f"the {name} ran in the NPU's simulator on this CPU: its times are no times of an NPU"
+        for name, variant in sides
+        if is_simulated(variant.options)
+    ]
 
 
 def _fallbacks(placements: Mapping[str, Placement | Missing]) -> list[str]:

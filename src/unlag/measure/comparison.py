@@ -58,6 +58,15 @@ class Verdict(msgspec.Struct, frozen=True):
         return self.speed == "slower" or self.accuracy == "worse"
 
 
+class AskedFor(msgspec.Struct, frozen=True):
+    """What of the case another command has to be told as well, so that it measures the same."""
+
+    shapes: tuple[str, ...]
+    """Batch x sequence; the workload or the model may fix another one."""
+    dims: dict[str, int] = {}
+    threads: int | None = None
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Standard against variant on one workload and shape. ``slowdown`` above 1 means that the variant lags."""
 
@@ -82,6 +91,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
     other_shapes: tuple[Comparison, ...] = ()
     """The same comparison at the further shapes that were asked for."""
+    asked_for: AskedFor | None = None
+    """Nothing in records of an earlier version."""
 
     @property
     def gap_ms(self) -> Interval:

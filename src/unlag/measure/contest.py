@@ -107,7 +107,9 @@ class Contest:
         threads: int,
         protocol: Protocol | None = None,
         progress: Progress = silent,
+        start: Callable[[str], WorkerProcess] | None = None,
     ) -> None:
+        self._start = start
         self._contenders = dict(contenders)
         self._feed = feed
         self._cores = tuple(cores)
@@ -221,7 +223,7 @@ class Contest:
             self._launch(name)
 
     def _launch(self, name: str, *, warm: bool = True) -> None:
-        process = WorkerProcess(name)
+        process = (self._start or WorkerProcess)(name)
         self._processes[name] = process
         request = exchange.Open(
             self._contenders[name], self._threads, self._cores, str(self._folder / "feed"), cold=not warm

@@ -112,6 +112,39 @@ class ProfileMade(msgspec.Struct, frozen=True, tag="profile_made"):
     executed_missing: str
 
 
+class TimeFeeds(msgspec.Struct, frozen=True, tag="time_feeds"):
+    """Run all feeds of a file once, one after the other."""
+
+    feeds: str
+
+
+class FeedsTimed(msgspec.Struct, frozen=True, tag="feeds_timed"):
+    """How long all of them took, and the CPU seconds that it used."""
+
+    time_ns: int
+    cpu_s: float
+
+
+class Work(msgspec.Struct, frozen=True, tag="work"):
+    """Run the timed feed over and over from a moment on, which is the same one for all processes that work together."""
+
+    start_ns: int
+    """Of ``time.perf_counter_ns``, which counts for all processes of a machine from one point."""
+    min_work_ms: float
+    min_runs: int
+
+
+class Worked(msgspec.Struct, frozen=True, tag="worked"):
+    """How many runs were done in what time."""
+
+    runs: int
+    time_ns: int
+    late_ns: int
+    """By how much it began after the moment that was asked for."""
+    cpu_s: float
+    peak_memory_bytes: int
+
+
 class Done(msgspec.Struct, frozen=True, tag="done"):
     """Nothing to say."""
 
@@ -121,10 +154,12 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
     message: str
     usage: bool
+    raised: bool = False
+    """The runtime raised it."""
 
 
-Request = Open | WarmUp | TakeTurn | Prepare | Evaluate | Answer | Sketch | MakeProfile
-Reply = Opened | WarmedUp | TurnTaken | Prepared | ProfileMade | Done | Failed
+Request = Open | WarmUp | TakeTurn | Prepare | Evaluate | Answer | Sketch | MakeProfile | TimeFeeds | Work
+Reply = Opened | WarmedUp | TurnTaken | Prepared | ProfileMade | FeedsTimed | Worked | Done | Failed
 
 
 class _Packed(msgspec.Struct, frozen=True):

@@ -72,6 +72,22 @@ def _read_gpu(nvml: ModuleType, index: int) -> Gpu:
     )
 
 
+TENSOR_CORES = (7, 0)
+"""Compute capability (Volta) from which a device has tensor cores for float16."""
+
+
+def capability_of(gpus: tuple[Gpu, ...] | Missing, index: int = 0) -> tuple[int, int] | Missing:
+    """Compute capability of one of the GPUs, such as (9, 0)."""
+    if isinstance(gpus, Missing):
+        return gpus
+    known = {gpu.index: gpu.compute_capability for gpu in gpus}
+    version = known.get(index, Missing(f"no GPU {index} among the {len(gpus)} that NVML lists"))
+    if isinstance(version, Missing):
+        return version
+    major, _, minor = version.partition(".")
+    return int(major), int(minor)
+
+
 def _reasons(bits: int) -> tuple[str, ...]:
     return tuple(name for bit, name in _THROTTLE_REASONS.items() if bits & bit)
 

@@ -14,10 +14,13 @@ from typing import IO, TypeVar
 import msgspec
 import psutil
 
-from unlag.errors import ContenderError, UnlagError
+from unlag.errors import ContenderError, RunError, UnlagError
 from unlag.measure import exchange
 
 Answer = TypeVar("Answer", bound=exchange.Reply)
+
+WORKER = "unlag.measure.worker"
+"""The module that a process runs."""
 
 TAIL_BYTES = 2000
 """So much of what a crashed contender printed is kept for --debug."""
@@ -26,11 +29,11 @@ TAIL_BYTES = 2000
 class WorkerProcess:
     """One contender's process. It is stopped (SIGSTOP) whenever it isn't asked something."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, module: str = WORKER) -> None:
         self.name = name
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "unlag.measure.worker"],  # -P: never import from the user's folder
+        self._process = subprocess.Popen(  # noqa: S603 - our own modules only
+            [sys.executable, "-P", "-m", module],  # -P: never import from the user's folder
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -79,7 +82,8 @@ class WorkerProcess:
         answer = self._decoder.decode(line)
         if isinstance(answer, exchange.Failed):
             if answer.usage:
-                raise ContenderError(f"{self.name}: {answer.message}")
+                kind = RunError if answer.raised else ContenderError
+                raise kind(f"{self.name}: {answer.message}")
             raise UnlagError(f"{self.name}: {answer.message}")
         if not isinstance(answer, reply):
             raise UnlagError(f"{self.name} answered {type(answer).__name__} where {reply.__name__} was due")
@@ -114,7 +118,11 @@ class WorkerProcess:
         last = f", last words: {words}" if words else ""
         return f"{self.name} crashed while it was measured: exit code {code}{last}"
 
-    def _last_words(self) -> str:
+    def printed(self) -> str:
+        """What it has printed so far, its libraries included. Only while it waits: both read and write at one place."""
         self._stderr.seek(0)
-        lines = self._stderr.read()[-TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()
+        return self._stderr.read().decode("utf-8", "replace")
+
+    def _last_words(self) -> str:
+        lines = self.printed()[-TAIL_BYTES:].strip().splitlines()
         return lines[-1] if lines else ""

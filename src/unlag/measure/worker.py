@@ -48,9 +48,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Worker:
-    """The state between two requests: one open session and its feed."""
+    """The state between two requests: one open session and its feed. ``find`` tells a runtime by its name."""
 
-    def __init__(self) -> None:
+    def __init__(self, find: Callable[[str], Runtime] = find_runtime) -> None:
+        self._find = find
         self._runtime: Runtime | None = None
         self._variant: Variant | None = None
         self._session: Session | None = None
@@ -69,6 +70,8 @@ class Worker:
             exchange.Answer: self._answer,
             exchange.Sketch: self._sketch,
             exchange.MakeProfile: self._profile,
+            exchange.TimeFeeds: self._time_feeds,
+            exchange.Work: self._work,
         }
         return handlers[type(request)](request)
 
@@ -82,7 +85,7 @@ class Worker:
     def _open(self, request: exchange.Open) -> exchange.Opened:
         pinned = _pin(request.cores)
         self._variant, self._threads = request.variant, request.threads
-        self._runtime = find_runtime(request.variant.runtime)
+        self._runtime = self._find(request.variant.runtime)
         begin = time.perf_counter_ns()
         self._session = self._runtime.open(request.variant, request.threads)
         loaded = time.perf_counter_ns()
@@ -125,6 +128,30 @@ class Worker:
             times.append(self._time_once())
         cpu_s = time.process_time() - cpu_before
         return exchange.TurnTaken(times_ns=tuple(times), cpu_s=cpu_s, peak_memory_bytes=peak_memory_bytes())
+
+    def _time_feeds(self, request: exchange.TimeFeeds) -> exchange.FeedsTimed:
+        cpu_before = time.process_time()
+        names = [info.name for info in self.session.signature.inputs]
+        feeds = [{name: feed[name] for name in names} for feed in exchange.read_feeds(Path(request.feeds))]
+        begin = time.perf_counter_ns()
+        for feed in feeds:
+            self.session.run_only(feed)
+        return exchange.FeedsTimed(time.perf_counter_ns() - begin, time.process_time() - cpu_before)
+
+    def _work(self, request: exchange.Work) -> exchange.Worked:
+        time.sleep(max(0, request.start_ns - time.perf_counter_ns()) / 1e9)
+        cpu_before, begin, runs = time.process_time(), time.perf_counter_ns(), 0
+        now, end = begin, begin + int(request.min_work_ms * 1e6)
+        while runs < request.min_runs or now < end:
+            self.session.run_only(self._feed)
+            now, runs = time.perf_counter_ns(), runs + 1
+        return exchange.Worked(
+            runs=runs,
+            time_ns=now - begin,
+            late_ns=max(0, begin - request.start_ns),
+            cpu_s=time.process_time() - cpu_before,
+            peak_memory_bytes=peak_memory_bytes(),
+        )
 
     def _prepare(self, request: exchange.Prepare) -> exchange.Prepared:
         feeds = exchange.read_feeds(Path(request.feeds))
@@ -336,7 +363,7 @@ def _guarded(answer: Callable[[exchange.Request], exchange.Reply], request: exch
         return exchange.Failed("out of memory", usage=True)
     except Exception as error:  # noqa: BLE001 - a runtime may raise anything; the parent names the contender
         lines = str(error).strip().splitlines()
-        return exchange.Failed(lines[0] if lines else type(error).__name__, usage=True)
+        return exchange.Failed(lines[0] if lines else type(error).__name__, usage=True, raised=True)
 
 
 if __name__ == "__main__":

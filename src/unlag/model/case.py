@@ -10,6 +10,10 @@ from unlag.model.variant import Variant
 from unlag.model.workload import Shape
 
 Objective = Literal["latency", "throughput", "size"]
+"""Time of one run, rows a second of the whole machine, or bytes on disk at no loss of time."""
+
+Target = Literal["cpu", "gpu", "npu"]
+"""Where the fixed model is to run."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,4 +31,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     accuracy_budget: float = 0.5
     """Points that a fixed model may lie below the standard."""
+    strict_accuracy: bool = False
+    """Whether the whole interval of the loss has to stay in the budget."""
+    objective: Objective = "latency"
+    target: Target = "cpu"
     patience_s: float = 120.0
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no variant: the standard itself is to be made better."""
+        return self.variant == self.standard

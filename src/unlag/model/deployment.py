@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,19 +16,45 @@ DESCRIPTION = "unlag.json"
 MODEL = "model.onnx"
 
 
+class Made(msgspec.Struct, frozen=True):
+    """For what, on what and with what a model was made: elsewhere other settings may be the best ones."""
+
+    objective: str = ""
+    workload: str = ""
+    shape: str = ""
+    """Of the inputs that were timed."""
+    cpu: str = ""
+    cores: int = 0
+    versions: dict[str, str] = {}
+    """Of unlag and the runtime."""
+
+
 class Deployment(msgspec.Struct, frozen=True):
     """What ``unlag.json`` in the folder says."""
 
     runtime: str
     model: str
     options: dict[str, str]
+    """Session options by their names in a spec; ``README.md`` has them as the runtime's own calls."""
     threads: int
+    """Inside an operator, unless the options say otherwise; of each replica."""
     data: tuple[str, ...] = ()
-    """The model's external data files, beside it."""
+    """The model's external data files, beside it, and what else was made of it."""
+    replicas: int = 1
+    """Processes that use the machine best together; more than one only where throughput is the objective."""
+    made: Made = Made()
 
 
-def deploy(variant: Variant, threads: int, folder: Path) -> None:
-    """Copy a variant's model with its external data into the folder, and write how to run it.
+def deploy(  # noqa: PLR0913 - what goes out has these parts
+    variant: Variant,
+    threads: int,
+    folder: Path,
+    *,
+    replicas: int = 1,
+    made: Made | None = None,
+    beside: Sequence[Path] = (),
+) -> None:
+    """Copy a variant's model with its external data and what belongs beside it into the folder; write how to run it.
 
     Raises:
         UsageError: the variant's model can't be read.
@@ -40,7 +67,10 @@ def deploy(variant: Variant, threads: int, folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source.parent / name, target)
     shutil.copyfile(source, folder / MODEL)
-    deployment = Deployment(variant.runtime, MODEL, variant.options, threads, data)
+    for path in beside:
+        shutil.copyfile(path, folder / path.name)
+    data += tuple(path.name for path in beside)
+    deployment = Deployment(variant.runtime, MODEL, variant.options, threads, data, replicas, made or Made())
     (folder / DESCRIPTION).write_bytes(msgspec.json.format(msgspec.json.encode(deployment), indent=2) + b"\n")
 
 

@@ -93,6 +93,14 @@ class GraphIndex:
         """The constant of that name."""
         return self.facts.constants.get(name)
 
+    def stored(self, name: str) -> npt.NDArray[np.generic] | None:  # noqa: ARG002 - facts hold no weights
+        """The array of a constant whose values the facts leave out; an index that has the model at hand knows it."""
+        return None
+
+    def sizes(self, name: str) -> tuple[int | None, ...] | None:  # noqa: ARG002 - facts hold no inner shapes
+        """The shape of a tensor, as far as it can be told; an index that has the model at hand infers it."""
+        return None
+
     def scalar(self, name: str) -> float | None:
         """The value of a one-element constant."""
         constant = self.constant(name)

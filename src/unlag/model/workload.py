@@ -80,6 +80,8 @@ class Evaluation:
     labels: npt.NDArray[np.float64]
     predict: Callable[[Rows, Rows], npt.NDArray[np.float64]]
     score: Callable[[npt.NDArray[np.float64], npt.NDArray[np.float64]], float]
+    rows_of: npt.NDArray[np.int64] | None = None
+    """Rows that each prediction is made of, [items, rows of an item], so that some of the items can be scored alone."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,10 @@ class Workload:
     feed: Feed
     agreement: Sequence[Feed] = field(default_factory=tuple)
     evaluation: Evaluation | None = None
+    calibration: Sequence[Feed] = field(default_factory=tuple)
+    """Runs that are like the task's but are not scored: where static quantization takes its ranges from."""
+    invented: str = ""
+    """Inputs that nobody gave and sizes that nobody told, for a message where a model refuses them."""
 
 
 @dataclass(frozen=True)

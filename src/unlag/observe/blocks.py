@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from unlag.errors import Missing
 from unlag.model.facts import GraphFacts
-from unlag.observe.borders import find_borders, places_of
+from unlag.observe.borders import find_borders, in_order, places_of
 from unlag.observe.evidence import BlockFacts, Side, TensorPair
-from unlag.runtimes.contract import Profile
+from unlag.observe.placed import operator_spans
 
 MOST_BLOCKS = 32
 """More than that nobody reads; neighbors are joined."""
+MOST_UNPLACED = 0.1
+"""Where operators with a larger share of a side's time can't be told to belong to one block, no block gets a time."""
 PRODUCTS = frozenset({
     "MatMul", "Gemm", "Conv", "ConvTranspose", "FusedConv", "FusedMatMul", "MatMulInteger", "ConvInteger",
     "QLinearConv", "QLinearMatMul", "QGemm", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "MatMulNBits",
@@ -42,6 +46,7 @@ class _Cut:
 
 def find_blocks(standard: Side, variant: Side, pairs: Sequence[TensorPair]) -> tuple[BlockFacts, ...]:
     """The standard's borders that have a partner in the variant cut both networks into the same blocks."""
+    standard, variant = _ordered(standard), _ordered(variant)
     if isinstance(standard.graph, Missing) or isinstance(variant.graph, Missing):
         return ()
     cuts = _with_work(standard.graph, _shared(standard.graph, variant.graph, pairs))
@@ -49,18 +54,23 @@ def find_blocks(standard: Side, variant: Side, pairs: Sequence[TensorPair]) -> t
         return ()
     ours = _times(standard, [cut.place for cut in cuts])
     theirs = _times(variant, [cut.variant_place for cut in cuts])
+    ours_ms, theirs_ms = (None if isinstance(times, Missing) else times for times in (ours, theirs))
     names = _names(standard.graph, [cut.place for cut in cuts])
     return tuple(
         BlockFacts(
             name=name,
             standard_border=cut.standard,
             variant_border=cut.variant,
-            standard_ms=None if ours is None else ours[index],
-            variant_ms=None if theirs is None else theirs[index],
+            standard_ms=None if ours_ms is None else ours_ms[index],
+            variant_ms=None if theirs_ms is None else theirs_ms[index],
             error=cut.error,
         )
         for index, (name, cut) in enumerate(zip(names, cuts, strict=True))
     )
+
+
+def _ordered(side: Side) -> Side:
+    return side if isinstance(side.graph, Missing) else msgspec.structs.replace(side, graph=in_order(side.graph))
 
 
 def _shared(standard: GraphFacts, variant: GraphFacts, pairs: Sequence[TensorPair]) -> list[_Cut]:
@@ -99,36 +109,34 @@ def _looks_up(graph: GraphFacts, inputs: Sequence[str]) -> bool:
     return table is not None and len(table.shape) == 2 and table.size_bytes > 65536
 
 
-def _times(side: Side, places: Sequence[int]) -> list[float] | None:
-    """Milliseconds of each block: every executed operator counts where its outputs are in the file's order."""
-    if isinstance(side.profile, Missing) or isinstance(side.executed, Missing) or isinstance(side.graph, Missing):
-        return None
-    known = _executed_places(side.executed, places_of(side.graph))
+def why_untimed(side: Side, borders: Sequence[str]) -> str:
+    """Why the side's time can't be split by these borders; empty where it can, or where there is no profile at all."""
+    side = _ordered(side)
+    if isinstance(side.graph, Missing) or isinstance(side.profile, Missing) or not borders:
+        return ""
+    places = places_of(side.graph)
+    times = _times(side, [places.get(border, len(side.graph.nodes)) for border in borders])
+    return times.reason if isinstance(times, Missing) else ""
+
+
+def _times(side: Side, places: Sequence[int]) -> list[float] | Missing:
+    """Milliseconds of each block, every executed operator in the one where the file has it; or why there are none."""
+    if isinstance(side.profile, Missing) or isinstance(side.graph, Missing):
+        return Missing("it was not profiled")
+    if isinstance(side.executed, Missing):
+        return Missing(f"the graph that ran is not known: {side.executed.reason}")
     totals = [0.0] * len(places)
-    for operator, place in zip(side.profile.operators, _operator_places(side.profile, known), strict=True):
-        totals[min(bisect_left(places, place), len(places) - 1)] += operator.time_ms
+    unplaced_ms = 0.0
+    for operator, span in zip(
+        side.profile.operators, operator_spans(side.profile, side.executed, side.graph), strict=True
+    ):
+        first, last = (min(bisect_left(places, place), len(places) - 1) for place in span)
+        totals[last] += operator.time_ms
+        unplaced_ms += operator.time_ms if first != last else 0.0
+    share = unplaced_ms / (sum(totals) or 1.0)
+    if share > MOST_UNPLACED:
+        return Missing(f"the runtime has renamed tensors, so that {share:.0%} of its time belongs to no block for sure")
     return totals
-
-
-def _executed_places(executed: GraphFacts, file_places: Mapping[str, int]) -> dict[str, int]:
-    """The place in the file of every executed node, by name; new tensors are where the latest of their inputs is."""
-    of_tensor: dict[str, int] = {}
-    of_node: dict[str, int] = {}
-    for node in executed.nodes:
-        outputs = [file_places[name] for name in node.outputs if name in file_places]
-        inputs = [of_tensor.get(name, file_places.get(name, 0)) for name in node.inputs if name]
-        place = min(outputs) if outputs else max(inputs, default=0)
-        of_tensor |= dict.fromkeys(node.outputs, place)
-        of_node[node.name] = place
-    return of_node
-
-
-def _operator_places(profile: Profile, known: Mapping[str, int]) -> list[int]:
-    """Places of the profiled operators; one without a known name runs where the one before it ran."""
-    places: list[int] = []
-    for operator in profile.operators:
-        places.append(known.get(operator.name, places[-1] if places else 0))
-    return places
 
 
 def _names(graph: GraphFacts, places: Sequence[int]) -> list[str]:

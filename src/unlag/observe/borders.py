@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
+
+import msgspec
 
 from unlag.model.facts import GraphFacts, Node
 
@@ -23,6 +26,44 @@ class Border:
 def places_of(facts: GraphFacts) -> dict[str, int]:
     """The place of the node that makes each tensor, in the file's order."""
     return {name: place for place, node in enumerate(facts.nodes) for name in node.outputs if name}
+
+
+def in_order(facts: GraphFacts) -> GraphFacts:
+    """The same graph with every node behind what it reads, in its body too, and else in the file's order.
+
+    ONNX Runtime's quantizer sorts nodes by their own inputs: an If whose body reads a tensor may come before its maker.
+    """
+    parts = _with_bodies(facts.nodes)
+    makers = {name: index for index, part in enumerate(parts) for name in part[0].outputs if name}
+    needs = [{makers[n] for node in part for n in node.inputs if n in makers} - {i} for i, part in enumerate(parts)]
+    if all(other < index for index, others in enumerate(needs) for other in others):
+        return facts
+    readers: dict[int, list[int]] = {}
+    for index, others in enumerate(needs):
+        for other in others:
+            readers.setdefault(other, []).append(index)
+    ready = [index for index, others in enumerate(needs) if not others]
+    done: list[int] = []
+    while ready:
+        done.append(heapq.heappop(ready))
+        for reader in readers.get(done[-1], ()):
+            needs[reader].discard(done[-1])
+            if not needs[reader]:
+                heapq.heappush(ready, reader)
+    if len(done) < len(parts):  # a circle: no order is better than the file's
+        return facts
+    return msgspec.structs.replace(facts, nodes=tuple(node for index in done for node in parts[index]))
+
+
+def _with_bodies(nodes: tuple[Node, ...]) -> list[list[Node]]:
+    """Nodes of the main graph, each with those of its bodies."""
+    parts: list[list[Node]] = []
+    for node in nodes:
+        if node.depth and parts:
+            parts[-1].append(node)
+        else:
+            parts.append([node])
+    return parts
 
 
 def find_borders(facts: GraphFacts) -> tuple[Border, ...]:

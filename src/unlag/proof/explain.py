@@ -14,7 +14,7 @@ from unlag.observe.evidence import Claim, Evidence
 from unlag.proof.claims import check_claim
 from unlag.proof.explanation import Explanation
 from unlag.proof.graft import Graft, graft_blocks
-from unlag.proof.inside import blocks_of, first_nonfinite, kinds_of, precisions_of
+from unlag.proof.inside import blocks_of, first_nonfinite, folded_weights, kinds_of, precisions_of, untimed_blocks
 from unlag.proof.prove import NO_PROOFS, prove, suspects_of
 from unlag.proof.reconcile import knots_of, reconcile, reconcile_accuracy, report_causes, unexplained
 
@@ -50,8 +50,10 @@ def explain_evidence(bench: Bench, compared: Compared, evidence: Evidence, exten
         accuracy_reconciliation=reconcile_accuracy(proofs, reports),
         knots=knots_of(proofs, reports),
         blocks=blocks_of(evidence),
+        untimed_blocks=untimed_blocks(evidence),
         kinds=kinds_of(evidence),
         precisions=precisions_of(evidence),
+        folded_weights=folded_weights(evidence),
         attention=evidence.attention,
         first_nonfinite=first_nonfinite(evidence),
         claim=check_claim(bench.within(0.8, 0.85), compared, extent.claim) if extent.claim else None,
@@ -60,9 +62,9 @@ def explain_evidence(bench: Bench, compared: Compared, evidence: Evidence, exten
     return msgspec.structs.replace(explanation, blocks=blocks_of(evidence, grafts))
 
 
-def diagnosis(comparison: Comparison, evidence: Evidence) -> Explanation:
+def diagnosis(comparison: Comparison, evidence: Evidence, *, replayed: bool = False) -> Explanation:
     """What the evidence suggests, without measuring anything: no cause is better than suspected."""
-    reports = report_causes(diagnose_all(evidence), NO_PROOFS, comparison)
+    reports = report_causes(diagnose_all(evidence), NO_PROOFS, comparison, tried=False)
     return Explanation(
         comparison=comparison,
         causes=reports,
@@ -70,11 +72,30 @@ def diagnosis(comparison: Comparison, evidence: Evidence) -> Explanation:
         accuracy_reconciliation=None,
         knots=(),
         blocks=blocks_of(evidence),
+        untimed_blocks=untimed_blocks(evidence),
         kinds=kinds_of(evidence),
         precisions=precisions_of(evidence),
+        folded_weights=folded_weights(evidence),
         attention=evidence.attention,
         first_nonfinite=first_nonfinite(evidence),
         quick=True,
+        replayed=replayed,
+    )
+
+
+def nothing_to_explain(comparison: Comparison) -> Explanation:
+    """The standard against itself, where it is to be made better without a variant."""
+    return Explanation(
+        comparison=comparison,
+        causes=(),
+        reconciliation=None,
+        accuracy_reconciliation=None,
+        knots=(),
+        blocks=(),
+        kinds=(),
+        precisions=(),
+        attention=(),
+        first_nonfinite=None,
     )
 
 

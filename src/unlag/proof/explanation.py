@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from unlag.causes.contract import Dimension, Safety
+from unlag.causes.contract import Affects, Dimension, Safety
 from unlag.measure.comparison import Comparison
 from unlag.measure.statistics import Interval
 from unlag.observe.evidence import AttentionFacts
@@ -42,6 +42,8 @@ class CauseReport(msgspec.Struct, frozen=True, kw_only=True):
     accuracy_cost: Interval | None = None
     """Points that removing it brings back; above zero, it costs accuracy."""
     share_of_loss: float | None = None
+    affects: tuple[Affects, ...] = ()
+    """What it can cost; nothing in records of an earlier version."""
 
 
 class Reconciliation(msgspec.Struct, frozen=True):
@@ -125,11 +127,17 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     accuracy_reconciliation: AccuracyReconciliation | None
     knots: tuple[Knot, ...]
     blocks: tuple[Block, ...]
+    untimed_blocks: tuple[str, ...] = ()
+    """Why a side's time could not be split by block, a sentence for each such side."""
     kinds: tuple[KindTime, ...] = ()
     precisions: tuple[PrecisionTime, ...] = ()
+    folded_weights: str = ""
+    """A sentence, where the variant's integer weights are floats by the time it runs."""
     attention: tuple[AttentionFacts, ...] = ()
     first_nonfinite: Nonfinite | None = None
     claim: ClaimReport | None = None
     quick: bool = False
     """Nothing was proven, because nobody wanted to wait for it or there was nothing to measure with."""
+    replayed: bool = False
+    """Diagnosed from saved evidence."""
     warnings: tuple[str, ...] = ()

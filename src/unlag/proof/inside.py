@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unlag.errors import Missing
-from unlag.model.facts import GraphIndex
+from unlag.model.facts import GraphFacts, GraphIndex
+from unlag.observe.blocks import why_untimed
+from unlag.observe.borders import WEIGHTY_BYTES
 from unlag.observe.evidence import Evidence
 from unlag.observe.kinds import operators_by_kind, share_of_roofline, time_of
 from unlag.observe.precision import times_by_precision, weight_bytes_by_precision
 from unlag.proof.explanation import Block, KindTime, Nonfinite, PrecisionTime
 from unlag.proof.graft import Graft
+
+_INTEGERS = frozenset({"int8", "uint8", "int4", "uint4"})
+FEW = 0.1
+"""Share of the integer weights that may be left (a table that is looked up) where the others were folded."""
 
 
 def blocks_of(evidence: Evidence, grafts: Sequence[Graft] = ()) -> tuple[Block, ...]:
@@ -31,6 +37,39 @@ def blocks_of(evidence: Evidence, grafts: Sequence[Graft] = ()) -> tuple[Block, 
             )
         )
     return tuple(blocks)
+
+
+def untimed_blocks(evidence: Evidence) -> tuple[str, ...]:
+    """A sentence for each side whose time can't be split by block."""
+    facts = evidence.blocks
+    sides = (
+        ("standard", evidence.standard, [block.standard_border for block in facts]),
+        ("variant", evidence.variant, [block.variant_border for block in facts]),
+    )
+    reasons = [(name, why_untimed(side, borders)) for name, side, borders in sides]
+    return tuple(f"the {name}'s time can't be split by block: {reason}" for name, reason in reasons if reason)
+
+
+def folded_weights(evidence: Evidence) -> str:
+    """Say it where the variant's file holds integer weights and the graph that runs has them as floats."""
+    stored, run = evidence.variant.graph, evidence.variant.executed
+    if isinstance(stored, Missing) or isinstance(run, Missing):
+        return ""
+    before, after = _integer_bytes(stored), _integer_bytes(run)
+    total = sum(before.values())
+    if not total or sum(after.values()) > FEW * total:
+        return ""
+    kinds = " and ".join(sorted(before))
+    return f"the variant's {kinds} weights are dequantized when it is loaded: its products compute in floats"
+
+
+def _integer_bytes(facts: GraphFacts) -> dict[str, int]:
+    """Bytes of weights of 4 and 8 bits, by element type."""
+    totals: dict[str, int] = {}
+    for constant in facts.constants.values():
+        if constant.dtype in _INTEGERS and constant.size_bytes >= WEIGHTY_BYTES:
+            totals[constant.dtype] = totals.get(constant.dtype, 0) + constant.size_bytes
+    return totals
 
 
 def kinds_of(evidence: Evidence) -> tuple[KindTime, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from unlag.causes.contract import Cause, Finding
+from unlag.causes.contract import Affects, Cause, Finding
 from unlag.measure.comparison import Comparison
 from unlag.measure.statistics import SMALLEST_ACCURACY_EFFECT, Interval
 from unlag.proof import shapley
@@ -26,10 +26,10 @@ ORDER: tuple[CauseStatus, ...] = ("proven", "suspected", "failed", "not_checked"
 
 
 def report_causes(
-    found: Sequence[tuple[Cause, Finding]], proofs: Proofs, comparison: Comparison
+    found: Sequence[tuple[Cause, Finding]], proofs: Proofs, comparison: Comparison, *, tried: bool = True
 ) -> tuple[CauseReport, ...]:
-    """What became of every cause, the dearest proven one first."""
-    reports = [_report(cause, finding, proofs, comparison) for cause, finding in found]
+    """What became of every cause, the dearest proven one first; ``tried`` is whether anything was to be proven."""
+    reports = [_report(cause, finding, proofs, comparison, tried=tried) for cause, finding in found]
     return tuple(sorted(reports, key=_rank))
 
 
@@ -39,14 +39,14 @@ def _rank(report: CauseReport) -> tuple[int, float, float]:
     return ORDER.index(report.status), -cost, -points
 
 
-def _report(cause: Cause, finding: Finding, proofs: Proofs, comparison: Comparison) -> CauseReport:
+def _report(cause: Cause, finding: Finding, proofs: Proofs, comparison: Comparison, *, tried: bool) -> CauseReport:
     suspect = next((s for s in proofs.suspects if s.id == cause.id), None)
     if finding.status != "found" or suspect is None or proofs.times is None:
-        return _unproven(cause, finding, proofs)
+        return _unproven(cause, finding, proofs, comparison, tried=tried)
     speed = _speed(suspect, proofs)
     points = _accuracy(suspect, proofs)
     if speed is None and points is None:
-        return _unproven(cause, finding, proofs)
+        return _unproven(cause, finding, proofs, comparison, tried=tried)
     floor = noise_ms(comparison)
     gap = comparison.gap_ms.estimate
     costs_time = speed is not None and speed[0].low > 0 and speed[0].estimate > floor
@@ -67,20 +67,38 @@ def _report(cause: Cause, finding: Finding, proofs: Proofs, comparison: Comparis
         share_of_gap=speed[0].estimate / gap if speed and gap > 0 else None,
         accuracy_cost=points,
         share_of_loss=points.estimate / loss if points and loss > 0 else None,
+        affects=_affects(cause),
     )
 
 
-def _unproven(cause: Cause, finding: Finding, proofs: Proofs) -> CauseReport:
-    rejection = next((r for r in proofs.rejections if r.cause == cause.id), None)
+def _unproven(cause: Cause, finding: Finding, proofs: Proofs, comparison: Comparison, *, tried: bool) -> CauseReport:
     status: CauseStatus = "suspected" if finding.status == "found" else finding.status
-    reason = finding.reason
-    if rejection is not None:
-        reason = f"{reason}; not proven: {rejection.reason}"
-    elif status == "suspected":
-        reason = f"{reason}; not proven: it was not measured"
+    why_not = _why_unproven(cause, proofs, comparison) if tried and status == "suspected" else ""
     return CauseReport(
-        id=cause.id, title=cause.title, dimension=cause.dimension, status=status, reason=reason, where=finding.where
+        id=cause.id,
+        title=cause.title,
+        dimension=cause.dimension,
+        status=status,
+        reason=f"{finding.reason}; not proven: {why_not}" if why_not else finding.reason,
+        where=finding.where,
+        affects=_affects(cause),
     )
+
+
+def _why_unproven(cause: Cause, proofs: Proofs, comparison: Comparison) -> str:
+    rejection = next((r for r in proofs.rejections if r.cause == cause.id), None)
+    if rejection is not None:
+        return rejection.reason
+    if all(remedy.safety == "ADVICE" for remedy in cause.remedies):
+        return "unlag can't take it away, so it could not be measured"
+    if "speed" not in cause.affects and comparison.accuracy_change is None:
+        return "it costs accuracy only, and the workload has no labels"
+    return "it was not measured"
+
+
+def _affects(cause: Cause) -> tuple[Affects, ...]:
+    """What it can cost, speed first."""
+    return tuple(sorted(cause.affects, reverse=True))
 
 
 def _below_noise(finding: Finding, speed: tuple[Interval, ...] | None, points: Interval | None, floor_ms: float) -> str:

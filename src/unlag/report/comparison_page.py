@@ -28,13 +28,19 @@ def comparison_page(comparison: Comparison) -> Page:
 def names(comparison: Comparison) -> tuple[str, str]:
     """Variant and standard by file name and options, which may be what makes the difference; else the whole specs."""
     variant, standard = parse_spec(comparison.variant.spec), parse_spec(comparison.standard.spec)
-    return (variant.name, standard.name) if variant.name != standard.name else (variant.spec, standard.spec)
+    told_apart = variant.name != standard.name or variant == standard
+    return (variant.name, standard.name) if told_apart else (variant.spec, standard.spec)
 
 
-def headline(comparison: Comparison, subject: str | None = None) -> tuple[Line, ...]:
-    """The verdict in one or two sentences, and what to do where there is none."""
+def headline(comparison: Comparison, subject: str | None = None, *, advice: bool = True) -> tuple[Line, ...]:
+    """The verdict in one or two sentences, and what to do where there is none; no ``advice`` where nothing is measured.
+
+    A model against itself is said to be that.
+    """
     lines = [speed_line(comparison, subject), accuracy_line(comparison)]
-    if comparison.verdict.speed == "inconclusive":
+    if comparison.standard.spec == comparison.variant.spec:
+        lines.append(Line("both are the same file with the same options", tone="quiet"))
+    if comparison.verdict.speed == "inconclusive" and advice:
         lines += _advice(comparison)
     return tuple(lines)
 
@@ -87,11 +93,16 @@ def _agreement(comparison: Comparison) -> str:
         return "agreement of outputs: identical"
     parts = [
         f"agreement of outputs: cosine {agreement.cosine:.6f}",
-        f"largest error {agreement.max_error:.3g} ({100 * agreement.relative_error:.2g} % of the largest value)",
+        f"largest error {agreement.max_error:.3g} ({_percent(agreement.relative_error)} of the largest value)",
     ]
     if agreement.top1 is not None:
         parts.append(f"same winner in {numbers.number(100 * agreement.top1, 1)} % of rows")
     return " · ".join(parts)
+
+
+def _percent(share: float) -> str:
+    """Two digits, and no exponent above one."""
+    return numbers.percent(share) if share >= 1 else f"{100 * share:.2g} %"
 
 
 def _advice(comparison: Comparison) -> list[Line]:

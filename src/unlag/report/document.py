@@ -7,7 +7,7 @@ after ``clean`` has made control characters visible.
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Tone = Literal["plain", "good", "bad", "unsure", "quiet"]
@@ -50,6 +50,17 @@ class Table:
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+
+
+def known_columns(table: Table, unknown: str) -> Table:
+    """The table without columns of numbers that hold nothing but the sign for what is not known."""
+    kept = [
+        place
+        for place, column in enumerate(table.columns)
+        if not column.numeric or any(row.cells[place] != unknown for row in table.rows)
+    ]
+    rows = tuple(replace(row, cells=tuple(row.cells[place] for place in kept)) for row in table.rows)
+    return Table(tuple(table.columns[place] for place in kept), rows)
 
 
 @dataclass(frozen=True)

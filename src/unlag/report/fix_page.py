@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unlag.measure.comparison import Accuracy
@@ -10,7 +11,9 @@ from unlag.report import numbers
 from unlag.report.comparison_page import headline, names, warnings_section
 from unlag.report.document import Column, Command, Line, Page, Row, Section, Table
 from unlag.report.explanation_page import cause_sections
-from unlag.stages.fixed import Fix, StageResult
+from unlag.report.npu_page import npu_page
+from unlag.report.use_sections import use_sections
+from unlag.stages.fixed import Fix, Rejected, StageResult
 
 STAGE_TITLES = {
     "baseline": "Baseline",
@@ -18,6 +21,10 @@ STAGE_TITLES = {
     "graph": "Graph restructured",
     "hardware": "Hardware-optimized",
 }
+
+
+FEW = 3
+"""More remedies with one reason than this are one row."""
 
 
 @dataclass(frozen=True)
@@ -40,19 +47,25 @@ ARTICLE_STANDARD = ArticleStage(6.8, 60, None)
 
 def fix_page(fix: Fix, *, full: bool, beside_article: bool) -> Page:
     """The whole report; with ``beside_article`` each stage stands beside the article's."""
+    if fix.npu is not None:
+        return npu_page(fix, fix.npu)
+    if fix.result is None:
+        raise ValueError("a fix has neither a result nor an NPU")
     before = fix.explanation.comparison
     notes = [Line(note, strong=True) for note in fix.notes]
+    alone = before.standard.spec == before.variant.spec
     sections = [
-        Section(headline(before), title="Before", picture="verdict"),
-        *cause_sections(fix.explanation, full=full),
+        *([] if alone else [Section(headline(before), title="Before", picture="verdict")]),
+        *([] if alone else cause_sections(fix.explanation, full=full)),
         Section((*notes, *headline(fix.result, "the fixed model")), title="After"),
         _staged(fix),
-        *_choices(fix),
+        *_choices(fix, full=full),
+        *use_sections(fix),
         *([_beside_article(fix)] if beside_article else []),
         *warnings_section((*before.warnings, *fix.explanation.warnings, *fix.result.warnings)),
         Section((Line(f"The fixed model is in {fix.output}"), Command("Load it", f"unlag.load({fix.output!r})"))),
     ]
-    title = "{} against {}, fixed".format(*names(before))
+    title = f"{names(before)[0]}, made better" if alone else "{} against {}, fixed".format(*names(before))
     return Page(title, tuple(section for section in sections if section.elements))
 
 
@@ -106,17 +119,43 @@ def _accuracy(accuracy: Accuracy | None, change: Interval | None = None) -> str:
     return value if change is None else f"{value} ± {numbers.half(change, 1)}"
 
 
-def _choices(fix: Fix) -> list[Section]:
-    """Every remedy that was tried, in the order of the stages."""
-    columns = (Column(""), Column(""), Column(""), Column("", wordy=True))
+def _choices(fix: Fix, *, full: bool) -> list[Section]:
+    """What was tried, in the order of the stages; what was rejected for one and the same reason in one row."""
+    columns = (Column(""), Column(""), Column(""), Column("worth", numeric=True), Column("", wordy=True))
     rows = []
     for stage in fix.stages:
-        tried = [("kept", kept.remedy, kept.reason) for kept in stage.kept]
-        tried += [("rejected", rejected.remedy, rejected.reason) for rejected in stage.rejected]
-        for position, (outcome, remedy, reason) in enumerate(tried):
+        tried = [("kept", kept.remedy, _worth(kept.worth), kept.reason) for kept in stage.kept]
+        tried += [("rejected", name, "", reason) for name, reason in _by_reason(stage.rejected, full=full)]
+        for position, cells in enumerate(tried):
             title = "" if position else STAGE_TITLES[stage.name]
-            rows.append(Row((title, outcome, remedy, reason), "quiet" if outcome == "rejected" else "plain"))
-    return [Section((Table(columns, tuple(rows)),), title="What was tried")] if rows else []
+            rows.append(Row((title, *cells), "quiet" if cells[0] == "rejected" else "plain"))
+    if not rows:
+        return []
+    legend = "worth: what the finished model would take longer without it"
+    weighed = any(kept.worth is not None for stage in fix.stages for kept in stage.kept)
+    lines = (Line(legend, tone="quiet"),) if weighed else ()
+    return [Section((Table(columns, tuple(rows)), *lines), title="What was tried")]
+
+
+def _by_reason(rejected: Sequence[Rejected], *, full: bool) -> list[tuple[str, str]]:
+    """Remedies and reasons; of many with one reason the number, and their names only where there is room for them."""
+    names: dict[str, list[str]] = {}
+    for one in rejected:
+        names.setdefault(one.reason, []).append(one.remedy)
+    rows = []
+    for reason, same in sorted(names.items(), key=lambda item: len(item[1]) > FEW):
+        many = len(same) > FEW
+        rows += [(f"{len(same)} others", f"{reason}: {', '.join(same)}" if full else reason)] if many else []
+        rows += [] if many else [(name, reason) for name in same]
+    return rows
+
+
+def _worth(ratio: Interval | None) -> str:
+    """A ratio of times as what is lost without a remedy."""
+    if ratio is None:
+        return ""
+    percent = Interval(*(100 * (end - 1) for end in (ratio.estimate, ratio.low, ratio.high)))
+    return f"{numbers.plus_minus(percent, 1)} %"
 
 
 def _beside_article(fix: Fix) -> Section:

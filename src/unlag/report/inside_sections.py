@@ -6,31 +6,43 @@ from statistics import mean
 
 from unlag.proof.explanation import Explanation
 from unlag.report import numbers
-from unlag.report.document import Column, Line, Row, Section, Table
+from unlag.report.document import Column, Line, Row, Section, Table, known_columns
 
 
 def block_sections(explanation: Explanation) -> list[Section]:
     """Blocks of the network with their times and errors, and what grafting them won."""
     if not explanation.blocks:
         return []
-    times = [ms for block in explanation.blocks for ms in (block.standard_ms, block.variant_ms) if ms is not None]
+    blocks = explanation.blocks
+    times = [ms for block in blocks for ms in (block.standard_ms, block.variant_ms) if ms is not None]
     like = max(times, default=1.0)
-    grafted = any(block.graft_ms or block.graft_points or block.graft_reason for block in explanation.blocks)
-    scored = any(block.graft_points for block in explanation.blocks)
-    columns = [Column("", wordy=True), *(Column(title, numeric=True) for title in ("standard", "variant", "error"))]
-    columns += [Column("the standard's wins", numeric=True)] * grafted + [Column("points", numeric=True)] * scored
-    rows = []
-    for block in explanation.blocks:
-        cells = [block.name, _ms(block.standard_ms, like), _ms(block.variant_ms, like), _share(block.error)]
-        if grafted:
-            cells.append(numbers.milliseconds_of(block.graft_ms, like) if block.graft_ms else numbers.UNKNOWN)
-        if scored:
-            cells.append(numbers.points_of(block.graft_points) if block.graft_points else numbers.UNKNOWN)
-        note = f"not grafted: {block.graft_reason}" if block.graft_reason else ""
-        rows.append(Row(tuple(cells), note=note))
-    aside = "time from a profiled run · error: of the tensor that the block ends with, relative to the standard's"
-    elements = (Table(tuple(columns), tuple(rows)), Line(aside, tone="quiet"))
-    return [Section(elements, title="Block by block")]
+    rows = tuple(
+        Row(
+            (
+                block.name,
+                _ms(block.standard_ms, like),
+                _ms(block.variant_ms, like),
+                _share(block.error),
+                numbers.milliseconds_of(block.graft_ms, like),
+                numbers.points_of(block.graft_points),
+            ),
+            note=f"not grafted: {block.graft_reason}" if block.graft_reason else "",
+        )
+        for block in blocks
+    )
+    titles = ("standard", "variant", "error", "the standard's wins", "points")
+    columns = (Column("", wordy=True), *(Column(title, numeric=True) for title in titles))
+    table = known_columns(Table(columns, rows), numbers.UNKNOWN)
+    asides = ["time from a profiled run"] if times else []
+    asides.append("error: of the tensor that the block ends with, relative to the standard's")
+    lines = [Line(" · ".join(asides), tone="quiet")]
+    lines += [Line(reason, tone="quiet") for reason in explanation.untimed_blocks]
+    return [Section((table, *lines), title="Block by block")]
+
+
+def weight_lines(explanation: Explanation) -> list[Line]:
+    """That integer weights are nothing but smaller files, where it is so."""
+    return [Line(explanation.folded_weights, tone="unsure")] if explanation.folded_weights else []
 
 
 def kind_sections(explanation: Explanation) -> list[Section]:
@@ -50,16 +62,31 @@ def _kinds(explanation: Explanation) -> list[Section]:
                 numbers.milliseconds(kind.standard_ms, like),
                 numbers.milliseconds(kind.variant_ms, like),
                 numbers.milliseconds(kind.variant_ms - kind.standard_ms, like),
-                _share(kind.standard_roofline),
-                _share(kind.variant_roofline),
+                _roofline(kind.standard_roofline),
+                _roofline(kind.variant_roofline),
             )
         )
         for kind in explanation.kinds
     )
     columns = (Column("", wordy=True), *(Column(title, numeric=True) for title in titles))
-    note = "roofline: ideal time over real time; above 100 % where tensors stay in caches or fewer bits are computed"
-    elements = (Table(columns, rows), Line(note, tone="quiet"))
-    return [Section(elements, title="Time by kind of operator, from a profiled run")]
+    shares = [share for kind in explanation.kinds for share in (kind.standard_roofline, kind.variant_roofline) if share]
+    note = "roofline: the time that float32 products and memory at this machine's best would take, over the real time"
+    lines = [Line(note, tone="quiet")] if shares else []
+    if any(_is_above(share) for share in shares):
+        lines.append(Line("above 100 %: computed in fewer bits than float32, or on tensors in caches", tone="quiet"))
+    if any(kind.name == "control" for kind in explanation.kinds):
+        lines.append(Line("control: If, Loop and Scan without what runs in their bodies", tone="quiet"))
+    table = known_columns(Table(columns, rows), numbers.UNKNOWN)
+    return [Section((table, *lines), title="Time by kind of operator, from a profiled run")]
+
+
+def _roofline(share: float | None) -> str:
+    """How much more than 100 % says nothing: the ceiling is not that of such operators."""
+    return "> 100 %" if share is not None and _is_above(share) else _share(share)
+
+
+def _is_above(share: float) -> bool:
+    return round(100 * share) > 100
 
 
 def _precisions(explanation: Explanation) -> list[Section]:

@@ -8,6 +8,7 @@ from unlag.report.comparison_page import accuracy_line, comparison_page, speed_l
 from unlag.report.document import Line, Page
 from unlag.report.explanation_page import explanation_page
 from unlag.report.fix_page import fix_page
+from unlag.report.npu_page import npu_lines
 from unlag.report.record import Record
 
 
@@ -22,6 +23,8 @@ def page_of(record: Record, *, full: bool, beside_article: bool = False) -> Page
 
 def verdict_lines(record: Record) -> tuple[Line, ...]:
     """What ``--quiet`` leaves: the verdict on each shape, for a fix on its result."""
+    if not isinstance(record, (Comparison, Explanation)) and record.npu is not None:
+        return npu_lines(record, record.npu)
     comparison = deciding_comparison(record)
     subject = None if isinstance(record, (Comparison, Explanation)) else "the fixed model"
     notes = () if isinstance(record, (Comparison, Explanation)) else record.notes
@@ -36,4 +39,8 @@ def deciding_comparison(record: Record) -> Comparison:
     """The comparison that the exit code is about."""
     if isinstance(record, Comparison):
         return record
-    return record.comparison if isinstance(record, Explanation) else record.result
+    if isinstance(record, Explanation):
+        return record.comparison
+    if record.result is None:
+        raise ValueError("nothing was timed that could decide")
+    return record.result

@@ -17,6 +17,7 @@ import msgspec
 from unlag.errors import UsageError
 from unlag.measure.comparison import Comparison
 from unlag.observe.evidence import EvidenceRecord
+from unlag.observe.plausible import find_fault
 from unlag.proof.explanation import Explanation
 from unlag.stages.fixed import Fix
 
@@ -85,14 +86,18 @@ def read_evidence(path: Path) -> EvidenceRecord:
     """Read what ``--save-evidence`` wrote.
 
     Raises:
-        UsageError: the file can't be read, or is no evidence of a schema that this version knows.
+        UsageError: the file can't be read, is no evidence of a schema that this version knows, or holds what can't be.
     """
     content = _content(_bytes_of(path), str(path))
     if content["kind"] != "evidence":
         raise UsageError(
             f"{path} holds no evidence but a record of kind {content['kind']!r}", hint="unlag report shows it"
         )
-    return _convert(content, EvidenceRecord, str(path))
+    record = _convert(content, EvidenceRecord, str(path))
+    fault = find_fault(record)
+    if fault:
+        raise UsageError(f"{path} is not what was measured: {fault}", hint="--save-evidence writes it anew")
+    return record
 
 
 def _convert(content: object, wanted: type[_S], name: str) -> _S:

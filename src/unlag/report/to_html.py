@@ -46,6 +46,8 @@ def _pictures(record: Record, *, beside_article: bool) -> dict[Picture, Markup |
             "causes": pictures.causes_picture(record),
             "losses": pictures.losses_picture(record),
         }
+    if record.npu is not None:  # nothing was timed
+        return {}
     return {
         **_pictures(record.explanation, beside_article=False),
         "stages": pictures.stages_picture(record, beside_article=beside_article),

@@ -42,7 +42,7 @@ class Operator(msgspec.Struct, frozen=True):
     precision: str
     """Element type it computes in: ``float32``, ``float16``, ``int8`` ..."""
     time_ms: float
-    """Mean time of one run."""
+    """Mean time of one run, without that of the operators in its body."""
     kernel: str
     """The provider, and the kernel where the runtime names it."""
     input_shapes: tuple[tuple[int, ...], ...]
@@ -52,7 +52,7 @@ class Operator(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True, tag=True):
-    """Operators of a profiled run, in execution order; ``run_ms`` is the mean wall time of a whole profiled run."""
+    """Operators of a profiled run, in execution order; ``run_ms`` is the mean wall time of a profiled run."""
 
     operators: tuple[Operator, ...]
     run_ms: float
@@ -133,10 +133,14 @@ class Runtime(Protocol):
         ...
 
 
+_NO_RUNTIMES = frozenset({"contract", "nvidia", "bound_session", "qualcomm"})
+"""Files of this folder that are parts of a runtime."""
+
+
 def runtime_names() -> tuple[str, ...]:
     """Names of the runtimes that have a file here."""
     folder = Path(__file__).parent
-    return tuple(sorted(m.name for m in pkgutil.iter_modules([str(folder)]) if m.name != "contract"))
+    return tuple(sorted(m.name for m in pkgutil.iter_modules([str(folder)]) if m.name not in _NO_RUNTIMES))
 
 
 def find_runtime(name: str) -> Runtime:

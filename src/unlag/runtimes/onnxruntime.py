@@ -7,16 +7,18 @@ import json
 import math
 import re
 import tempfile
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unlag.errors import Missing, UsageError
+from unlag.errors import Missing, UsageError, did_you_mean
 from unlag.model.variant import Variant
 from unlag.model.workload import Array, Dimension, Feed, Signature, TensorInfo
-from unlag.runtimes.contract import Inspection, Kind, Operator, Option, Placement, Profile
+from unlag.runtimes import nvidia, qualcomm
+from unlag.runtimes.contract import Inspection, Kind, Operator, Option, Placement, Profile, Session
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -30,8 +32,8 @@ LEVELS = {
 }
 SWITCH = {"on": True, "off": False}
 CONFIG_PREFIX = "config."
-QUIET = 3
-"""Log severity: errors only; warnings about serialized graphs would drown the report."""
+LOGS = {"info": 1, "warning": 2, "error": 3}
+"""Severities. By default errors only: warnings about serialized graphs would drown the report."""
 
 OPTIONS = (
     Option("threads", "1, 2, ...", "threads inside one operator"),
@@ -43,7 +45,9 @@ OPTIONS = (
     Option("arena", "on, off", "memory arena of the CPU allocator"),
     Option("memory_pattern", "on, off", "reuse of one allocation plan"),
     Option("spinning", "on, off", "idle threads spin instead of sleeping"),
+    Option("log", ", ".join(LOGS), "what the runtime prints; default error"),
     Option("config.KEY", "VALUE", "any session configuration entry, such as config.session.disable_prepacking=1"),
+    *nvidia.OPTIONS,
 )
 
 _OPERATORS_OF: dict[Kind, str] = {
@@ -74,21 +78,10 @@ _OPERATORS_OF: dict[Kind, str] = {
 }
 _KINDS: dict[str, Kind] = {name: kind for kind, names in _OPERATORS_OF.items() for name in names.split()}
 
-_INTEGER_OPERATORS = frozenset(
-    [
-        "MatMulInteger",
-        "ConvInteger",
-        "QLinearMatMul",
-        "QLinearConv",
-        "QGemm",
-        "DynamicQuantizeMatMul",
-        "MatMulIntegerToFloat",
-        "QAttention",
-        "DynamicQuantizeLSTM",
-        "QLinearAdd",
-        "QLinearMul",
-    ]
-)
+_INTEGER_OPERATORS = frozenset({
+    "MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv", "QGemm", "DynamicQuantizeMatMul",
+    "MatMulIntegerToFloat", "QAttention", "DynamicQuantizeLSTM", "QLinearAdd", "QLinearMul",
+})  # fmt: skip
 
 _TYPES = {
     "float": "float32",
@@ -150,13 +143,15 @@ class OnnxRuntime:
     def check(self, variant: Variant) -> None:
         """Raise UsageError for unknown options, bad values and absent providers."""
         for name, value in variant.options.items():
-            if name.startswith(CONFIG_PREFIX):
+            if name.startswith(CONFIG_PREFIX) or nvidia.is_known(name):
                 continue
             check = _CHECKS.get(name)
             if check is None:
-                known = ", ".join(option.name for option in OPTIONS)
-                raise UsageError(f"{variant.spec}: unknown option {name!r}", hint=f"options of onnxruntime: {known}")
+                known = [option.name for option in OPTIONS]
+                hint = did_you_mean(name, known, f"options of onnxruntime: {', '.join(known)}")
+                raise UsageError(f"{variant.spec}: unknown option {name!r}", hint=hint)
             check(name, value)
+        nvidia.check(variant.options)
 
     def inspect(self, variant: Variant) -> Inspection:
         """Signature, table sizes and bytes on disk, from the ONNX file.
@@ -174,18 +169,19 @@ class OnnxRuntime:
             signature=signature_of(model), limits=embedding_limits(model), size_bytes=size_on_disk_bytes(model, path)
         )
 
-    def open(self, variant: Variant, threads: int) -> OnnxRuntimeSession:
+    def open(self, variant: Variant, threads: int) -> Session:
         """Open a session.
 
         Raises:
             UsageError: an option is wrong, or the runtime refuses the model.
         """
-        session = OnnxRuntimeSession(_open(variant, _session_options(variant, threads)))
+        opened = _open(variant, _session_options(variant, threads))
+        session = OnnxRuntimeSession(opened)
         for info in session.signature.inputs:
             if _NO_ARRAYS.fullmatch(info.dtype):
                 what = f"{variant.path} takes {info.dtype} at {info.name!r}"
                 raise UsageError(f"{what}, which onnxruntime's Python can't give", hint="cast it inside of the model")
-        return session
+        return nvidia.bound(opened, session.signature, variant.options) or session
 
     def profile(self, variant: Variant, threads: int, feed: Feed, runs: int) -> Profile:
         """Times of each operator over ``runs`` runs, from the runtime's own profiler."""
@@ -193,7 +189,7 @@ class OnnxRuntime:
         with tempfile.TemporaryDirectory() as folder:
             options.enable_profiling = True
             options.profile_file_prefix = str(Path(folder) / "profile")
-            session = _open(variant, options)
+            session = _open(nvidia.without_recording(variant), options)
             for _ in range(runs + 1):
                 session.run(None, dict(feed))
             events = json.loads(Path(session.end_profiling()).read_text("utf-8"))
@@ -207,7 +203,7 @@ class OnnxRuntime:
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "executed.data")
         options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1048576")
         try:
-            _open(variant, options)
+            _open(nvidia.without_recording(variant), options)
         except UsageError as error:
             return Missing(f"the runtime could not write its optimized graph: {error.message}")
         return path
@@ -217,7 +213,7 @@ class OnnxRuntime:
         nodes: dict[str, int] = {}
         for operator in profile.operators:
             nodes[operator.kernel] = nodes.get(operator.kernel, 0) + 1
-        return Placement(nodes=nodes, requested=_provider(variant.options.get("provider", "cpu")))
+        return Placement(nodes=nodes, requested=provider_name(variant.options.get("provider", "cpu")))
 
 
 def _whole_number(name: str, value: str) -> None:
@@ -238,12 +234,8 @@ def _any_text(_name: str, _value: str) -> None:
 
 
 def _check_provider(_name: str, value: str) -> None:
-    import onnxruntime as ort  # noqa: PLC0415 - only a run that needs the runtime pays for its import
-
-    available = ort.get_available_providers()
-    if _provider(value) not in available:
-        short = ", ".join(name.removesuffix("ExecutionProvider").lower() for name in available)
-        raise UsageError(f"execution provider {value!r} is not available here", hint=f"available: {short}")
+    if not qualcomm.check_available(value):
+        nvidia.check_available(value, provider_name(value))
 
 
 _CHECKS: dict[str, Callable[[str, str], None]] = {
@@ -256,10 +248,11 @@ _CHECKS: dict[str, Callable[[str, str], None]] = {
     "arena": _one_of(SWITCH),
     "memory_pattern": _one_of(SWITCH),
     "spinning": _one_of(SWITCH),
+    "log": _one_of(LOGS),
 }
 
 
-def _provider(text: str) -> str:
+def provider_name(text: str) -> str:
     """The runtime's name of a provider, from its short one."""
     import onnxruntime as ort  # noqa: PLC0415 - only a run that needs the runtime pays for its import
 
@@ -275,7 +268,7 @@ def _session_options(variant: Variant, threads: int) -> ort.SessionOptions:
 
     given = variant.options
     options = ort.SessionOptions()
-    options.log_severity_level = QUIET
+    options.log_severity_level = LOGS[given.get("log", "error")]
     options.intra_op_num_threads = int(given.get("threads", threads))
     options.inter_op_num_threads = int(given.get("inter_threads", 0))
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[given.get("optimization", "all")])
@@ -294,15 +287,18 @@ def _session_options(variant: Variant, threads: int) -> ort.SessionOptions:
 def _open(variant: Variant, options: ort.SessionOptions) -> ort.InferenceSession:
     import onnxruntime as ort  # noqa: PLC0415 - only a run that needs the runtime pays for its import
 
-    provider = _provider(variant.options.get("provider", "cpu"))
-    providers = list(dict.fromkeys([provider, "CPUExecutionProvider"]))
-    disabled = variant.options.get("disable")
-    try:
-        return ort.InferenceSession(
-            variant.path, options, providers=providers, disabled_optimizers=disabled.split("+") if disabled else None
+    provider = provider_name(variant.options.get("provider", "cpu"))
+    providers = qualcomm.attached(options, nvidia.providers_of(variant.options, provider))
+    disabled = variant.options["disable"].split("+") if variant.options.get("disable") else None
+    nvidia.load_libraries(provider)
+    try:  # without the fallback, which would run on the CPU what was asked for elsewhere
+        session = ort.InferenceSession(
+            variant.path, options, providers=providers, disabled_optimizers=disabled, enable_fallback=0
         )
     except Exception as error:  # the runtime's exceptions share no base class
         raise UsageError(f"onnxruntime can't open {variant.path}: {_first_line(error)}") from error
+    nvidia.check_running(provider, session.get_providers())
+    return session
 
 
 def _first_line(error: Exception) -> str:
@@ -318,21 +314,44 @@ def _tensor_info(argument: ort.NodeArg) -> TensorInfo:
 
 
 def _normal_form(events: list[dict[str, Any]], runs: int) -> Profile:
-    """Mean times of the last ``runs`` runs; the first one is warm-up."""
-    totals = [event for event in events if event.get("name") == "model_run"]
-    start_us = totals[-runs]["ts"]
-    times_us: dict[str, float] = {}
+    """Mean times of the last ``runs`` runs without the slowest quarter; the first one is warm-up.
+
+    One interruption must not make an operator the dearest of all.
+    """
+    totals = [event for event in events if event.get("name") == "model_run"][-runs:]
+    starts = [event["ts"] for event in totals]
+    usual = np.argsort([event["dur"] for event in totals])[: runs - runs // 4]
+    nodes = (event for event in events if event.get("cat") == "Node" and event["ts"] >= starts[0])
+    kernels = [event for event in nodes if str(event.get("name", "")).endswith("_kernel_time")]
+    times_us: dict[str, list[float]] = {}
     first: dict[str, dict[str, Any]] = {}
-    for event in events:
-        name = str(event.get("name", ""))
-        if event.get("cat") != "Node" or not name.endswith("_kernel_time") or event["ts"] < start_us:
-            continue
-        key = f"{event['args'].get('node_index', '')}:{name}"
-        times_us[key] = times_us.get(key, 0.0) + event["dur"]
+    for event, own_us in zip(kernels, _own_times_us(kernels), strict=True):
+        key = f"{event['args'].get('node_index', '')}:{event['name']}"
         first.setdefault(key, event)
-    operators = tuple(_operator(event, times_us[key] / runs / 1e3) for key, event in first.items())
-    run_ms = float(np.mean([event["dur"] for event in totals[-runs:]])) / 1e3
+        times_us.setdefault(key, [0.0] * runs)[bisect_right(starts, event["ts"]) - 1] += own_us
+    means_us = {key: float(np.array(times)[usual].mean()) for key, times in times_us.items()}
+    operators = tuple(_operator(event, means_us[key] / 1e3) for key, event in first.items())
+    run_ms = float(np.mean([totals[run]["dur"] for run in usual])) / 1e3
     return Profile(operators=operators, run_ms=run_ms, runs=runs)
+
+
+def _own_times_us(kernels: Sequence[dict[str, Any]]) -> list[float]:
+    """Time of each event without that of events inside it: a branch or loop is recorded with all that its body does.
+
+    A body runs on the thread of the node that holds it, so what lies within an event of its thread is part of it.
+    """
+    own = [float(event["dur"]) for event in kernels]
+    spans = [(event.get("tid", 0), event["ts"], event["ts"] + event["dur"]) for event in kernels]
+    around: list[int] = []
+    # of events that begin together the longest, and of equals the one that is recorded last, holds the others
+    for index in sorted(range(len(kernels)), key=lambda i: (*spans[i][:2], -spans[i][2], -i)):
+        thread, begin, _ = spans[index]
+        while around and not (spans[around[-1]][0] == thread and begin < spans[around[-1]][2]):
+            around.pop()
+        if around:
+            own[around[-1]] -= kernels[index]["dur"]
+        around.append(index)
+    return [max(0.0, time_us) for time_us in own]
 
 
 def _operator(event: dict[str, Any], time_ms: float) -> Operator:

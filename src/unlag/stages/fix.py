@@ -2,46 +2,42 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from unlag.errors import UsageError
-from unlag.measure.accuracy import Scored
 from unlag.measure.bench import Bench, inspect
-from unlag.measure.compare import (
-    CONTROL,
-    STANDARD,
-    VARIANT,
-    Compared,
-    check_outputs,
-    comparison_of,
-    placement_of,
-    speed_of,
-)
+from unlag.measure.compare import STANDARD, Compared
 from unlag.measure.comparison import Comparison
-from unlag.measure.contest import ContestResult
-from unlag.measure.monitor import Monitor
-from unlag.measure.statistics import SMALLEST_EFFECT, Interval
+from unlag.measure.statistics import SMALLEST_EFFECT
+from unlag.model.case import Case
+from unlag.model.draft import Observed
 from unlag.model.variant import Variant
 from unlag.proof.explanation import Explanation
-from unlag.stages.fixed import Decision, Fix, Rejected, StageName, StageResult
+from unlag.runtimes.qualcomm import check_available
+from unlag.stages.final import STAGES, Final, final_contest
+from unlag.stages.fixed import Decision, Fix, Kept, Rejected, StageName, StageResult
+from unlag.stages.goal import Goal, goal_of
+from unlag.stages.gpu import fit_gpu, on_gpu
 from unlag.stages.graph import restructure_graph
 from unlag.stages.hardware import fit_hardware
+from unlag.stages.journal import Journal
 from unlag.stages.plan import Plan
-from unlag.stages.quantization import tune_quantization
-from unlag.stages.search import Workshop
-
-WIDEST_RESULT = 1.06
-"""Ratio of the ends of the final slowdown's interval: rounds go on while it is wider."""
+from unlag.stages.quantization import retune_quantization, tune_quantization
+from unlag.stages.search import Workshop, in_words
+from unlag.stages.use import with_use
+from unlag.stages.winners import helps
+from unlag.stages.worth import leave_one_out
 
 SAME_TASK = 0.5
 """Cosine to the standard's outputs. The article's Flash, which misses its attention scale, has 0.66."""
 
-STAGES: tuple[StageName, ...] = ("baseline", "quantization", "graph", "hardware")
+REBUILT = "rebuilt from the standard"
+
+NOTHING = Decision((), ())
 
 
 @dataclass(frozen=True)
@@ -50,32 +46,98 @@ class Fixed:
 
     record: Fix
     variant: Variant
+    beside: tuple[Path, ...] = ()
+    """Files that go out beside the model."""
 
 
-def fix_variant(bench: Bench, compared: Compared, explanation: Explanation, folder: Path, output: Path) -> Fixed:
+@dataclass
+class _Staged:
+    """Plans and decisions by stage, as the search goes on."""
+
+    plans: dict[StageName, Plan] = field(default_factory=lambda: {"baseline": Plan()})
+    decisions: dict[StageName, Decision] = field(default_factory=lambda: {"baseline": NOTHING})
+
+    def add(self, stage: StageName, plan: Plan, decision: Decision) -> None:
+        """Go on from a plan; a second search of a stage adds to what the first decided."""
+        self.plans[stage] = plan
+        self.decisions[stage] = self.decisions.get(stage, NOTHING) + decision
+
+
+def fix_variant(  # noqa: PLR0913 - a fix has these parts
+    bench: Bench,
+    compared: Compared,
+    explanation: Explanation,
+    folder: Path,
+    output: Path,
+    *,
+    observed: Observed | None = None,
+    journal: Journal | None = None,
+) -> Fixed:
     """Run the three stages in ``folder``; ``output`` is only named in the record."""
     _check_same_task(compared)
-    workshop = Workshop(bench, compared.scores, folder)
-    budget = bench.case.accuracy_budget
-    plans: dict[StageName, Plan] = {"baseline": Plan()}
-    decisions: dict[StageName, Decision] = {"baseline": Decision((), ())}
-    search = workshop.within(0.0, 0.2)
-    plans["quantization"], decisions["quantization"] = tune_quantization(search, plans["baseline"], budget)
-    plans["graph"], decisions["graph"] = restructure_graph(workshop.within(0.2, 0.6), plans["quantization"], budget)
-    plans["hardware"], decisions["hardware"] = fit_hardware(workshop.within(0.6, 0.8), plans["graph"], budget)
-    variants = {name: workshop.make(plan) for name, plan in plans.items()}
-    final = _final_contest(workshop.within(0.8, 1.0), variants)
-    notes: tuple[str, ...] = ()
-    fallback = _fallback(final, budget)
-    if fallback is not None:
-        plan, note = fallback
-        notes = (note,)
-        decisions["hardware"] = _taken_back(decisions["hardware"], note)
+    workshop = Workshop(bench, compared, folder, observed=observed, journal=journal)
+    goal = goal_of(bench.case)
+    staged = _stages(workshop, goal)
+    variants = {name: workshop.make(plan) for name, plan in staged.plans.items()}
+    final = final_contest(workshop.within(0.85, 0.95), variants)
+    notes: tuple[str, ...] = tuple(note for decision in staged.decisions.values() for note in decision.notes)
+    for plan, note in _fallbacks(staged, final, goal):
+        notes += (note,)
+        staged.decisions["hardware"] = _taken_back(staged.decisions["hardware"], note)
         variants["hardware"] = workshop.make(plan)
-        final = _final_contest(workshop.within(0.9, 1.0), variants)
+        final = final_contest(workshop.within(0.95, 1.0), variants)
+        if _holds(final, goal):
+            break
     notes += _unlabeled_note(final.compared.comparison)
-    record = _record(explanation, final, variants, decisions, output)
-    return Fixed(msgspec.structs.replace(record, notes=notes), variants["hardware"])
+    record = msgspec.structs.replace(_record(explanation, final, variants, staged.decisions, output), notes=notes)
+    return Fixed(with_use(bench.within(0.97, 1.0), record, variants["hardware"]), variants["hardware"])
+
+
+def _stages(workshop: Workshop, goal: Goal) -> _Staged:
+    """Quantization, graph, hardware: each goes on from what the one before has kept."""
+    staged = _Staged()
+    quantized = tune_quantization(workshop.within(0.0, 0.25), Plan(), goal)
+    staged.add("quantization", *quantized)
+    staged.add("graph", *restructure_graph(workshop.within(0.25, 0.45), quantized[0], goal))
+    plan, decision = _rebuild(workshop.within(0.45, 0.55), staged.plans["graph"], goal)
+    staged.add("graph", plan, decision)
+    staged.add("hardware", *retune_quantization(workshop.within(0.55, 0.65), plan, goal))
+    fit = fit_gpu if workshop.bench.case.target == "gpu" else fit_hardware
+    staged.add("hardware", *fit(workshop.within(0.65, 0.78), staged.plans["hardware"], goal))
+    plan, staged.decisions = leave_one_out(
+        workshop.within(0.78, 0.85), staged.plans["hardware"], staged.decisions, goal
+    )
+    staged.plans["hardware"] = plan
+    return staged
+
+
+def _rebuild(workshop: Workshop, current: Plan, goal: Goal) -> tuple[Plan, Decision]:
+    """The same precision and rewrites on the standard's own graph, for what no remedy could mend in the variant's."""
+    if workshop.bench.case.alone:
+        return current, NOTHING
+    rebuilt = msgspec.structs.replace(current, from_standard=True)
+    tried = workshop.within(0.0, 0.3).search("graph, rebuilt", current, {REBUILT: rebuilt})
+    trial = tried.trials.get(REBUILT)
+    if trial is None or not helps(trial, tried, goal):
+        why = in_words(trial) if trial is not None else tried.failed[0].reason
+        return current, Decision((), (Rejected(REBUILT, f"the variant's own graph is as good: {why}"),))
+    plan, decision = restructure_graph(workshop.within(0.3, 1.0), rebuilt, goal)
+    return plan, Decision((Kept(REBUILT, in_words(trial)),), ()) + decision
+
+
+def for_target(case: Case) -> Case:
+    """The case as its target needs it.
+
+    Raises:
+        UsageError: what the target needs is missing here.
+    """
+    if case.target == "gpu":
+        return on_gpu(case)
+    if case.target == "npu":
+        check_available("qnn")
+        if case.objective == "throughput":
+            raise UsageError("rows a second of an NPU can't be measured without it", hint="--objective latency or size")
+    return case
 
 
 def _check_same_task(compared: Compared) -> None:
@@ -98,24 +160,29 @@ def _unlabeled_note(comparison: Comparison) -> tuple[str, ...]:
     return (f"no labels, so no accuracy: its outputs have cosine {agreed.cosine:.4f} to the standard's{winners}",)
 
 
-def _fallback(final: _Final, budget: float) -> tuple[Plan, str] | None:
-    """What goes out instead, and why, where the stages ended behind the variant or the standard."""
-    scores, baseline = final.compared.scores, final.contenders["baseline"]
-    if baseline != VARIANT:
-        against, to_standard = final.result.ratio(VARIANT, baseline), final.result.ratio(baseline, STANDARD)
-        accurate = not scores or scores[STANDARD].value - scores[baseline].value <= budget
-        if accurate and against.low > 1 + SMALLEST_EFFECT and to_standard.low < 1 + SMALLEST_EFFECT:
-            return Plan(), (
-                f"the stages together ended slower than the variant as it came ({against.estimate:.2f}× its time), "
-                "so the variant goes out unchanged"
-            )
-    comparison = final.compared.comparison
-    if comparison.verdict.speed == "slower":
-        return Plan(from_standard=True), (
-            "nothing that was tried beats the standard on this machine "
-            f"(best: {comparison.slowdown.estimate:.2f}× its time), so the standard itself goes out"
-        )
-    return None
+def _holds(final: Final, goal: Goal) -> bool:
+    """Whether the last stage's model is neither slower than the standard nor outside the budget."""
+    return final.compared.comparison.verdict.speed != "slower" and final.allowed("hardware", goal)
+
+
+def _fallbacks(staged: _Staged, final: Final, goal: Goal) -> list[tuple[Plan, str]]:
+    """What goes out instead, the first that holds, and why; nothing where the last stage's model is the best."""
+    best = final.best(goal)
+    to_standard = final.ratio(best)
+    allowed, slower = final.allowed(best, goal), to_standard.low > 1 + SMALLEST_EFFECT
+    if allowed and not slower:
+        if staged.plans[best] == staged.plans["hardware"]:
+            return []
+        behind = final.ratio("hardware", best).estimate
+        why = f"ended at {behind:.2f}× its time" if final.allowed("hardware", goal) else "lost more than the budget"
+        return [(staged.plans[best], f"what came after it {why}, so the model of the stage {best} goes out")]
+    why = "nothing that was tried is accurate enough"
+    if slower:
+        why = f"nothing that was tried beats the standard on this machine (best: {to_standard.estimate:.2f}× its time)"
+    last, plain = staged.plans["hardware"], Plan(from_standard=True)
+    rewritten = msgspec.structs.replace(plain, remedies=last.remedies, options=last.options)
+    found = [(rewritten, f"{why}, so the standard goes out in its own precision, with these rewrites")]
+    return [*(found if rewritten != plain else []), (plain, f"{why}, so the standard itself goes out")]
 
 
 def _taken_back(decision: Decision, note: str) -> Decision:
@@ -124,61 +191,25 @@ def _taken_back(decision: Decision, note: str) -> Decision:
     return Decision((), (*decision.rejected, *given_up))
 
 
-@dataclass(frozen=True)
-class _Final:
-    compared: Compared
-    result: ContestResult
-    contenders: Mapping[StageName, str]
-
-
-def _final_contest(workshop: Workshop, variants: Mapping[StageName, Variant]) -> _Final:
-    """Standard, its control, and every stage's model, in one full contest."""
-    bench = workshop.bench
-    case = msgspec.structs.replace(bench.case, variant=variants["hardware"])
-    last = dataclasses.replace(bench, case=case)
-    contenders: dict[str, Variant] = {STANDARD: case.standard, CONTROL: case.standard, VARIANT: case.variant}
-    names: dict[StageName, str] = {}
-    for stage in STAGES:
-        twins = [name for name, v in contenders.items() if v == variants[stage] and name not in {STANDARD, CONTROL}]
-        names[stage] = twins[0] if twins else stage
-        contenders.setdefault(names[stage], variants[stage])
-    with Monitor(bench.cores) as monitor, last.contest(contenders) as contest:
-        agreed = check_outputs(contest, last)
-        result = contest.measure(_is_settled)
-        scored = [name for name in contenders if name != CONTROL] if bench.workload.evaluation else []
-        scores = {name: workshop.score(contest, name, contenders[name]) for name in scored}
-        placements = {name: placement_of(contest, name, contenders[name]) for name in (STANDARD, VARIANT)}
-    comparison = comparison_of(last, result, scores, agreed, monitor.log, placements)
-    return _Final(Compared(comparison, scores), result, names)
-
-
-def _is_settled(result: ContestResult) -> bool:
-    """Whether the verdict is clear, and narrow enough for a table to be read."""
-    slowdown, _, verdict = speed_of(result)
-    return verdict != "inconclusive" and slowdown.high / slowdown.low <= WIDEST_RESULT
-
-
 def _record(
     explanation: Explanation,
-    final: _Final,
+    final: Final,
     variants: Mapping[StageName, Variant],
     decisions: Mapping[StageName, Decision],
     output: Path,
 ) -> Fix:
-    scores = final.compared.scores
-    standard: Scored | None = scores.get(STANDARD)
+    standard = final.compared.scores.get(STANDARD)
     stages = []
     for stage in STAGES:
-        name = final.contenders[stage]
-        scored = scores.get(name)
+        scored = final.scored(stage)
         stages.append(
             StageResult(
                 name=stage,
-                latency_ms=final.result.latency_ms(name),
-                speedup_over_baseline=_ratio(final.result, final.contenders["baseline"], name),
-                slowdown_to_standard=final.result.ratio(name, STANDARD),
+                latency_ms=final.result.latency_ms(final.contenders[stage]),
+                speedup_over_baseline=final.ratio("baseline", stage),
+                slowdown_to_standard=final.ratio(stage),
                 accuracy=scored.accuracy if scored else None,
-                accuracy_change=scored.change_from(standard, seed=0) if scored and standard else None,
+                accuracy_change=final.change(stage),
                 size_bytes=inspect(variants[stage]).size_bytes,
                 kept=decisions[stage].kept,
                 rejected=decisions[stage].rejected,
@@ -193,7 +224,3 @@ def _record(
         standard_accuracy=standard.accuracy if standard else None,
         standard_size_bytes=final.compared.comparison.standard.size_bytes,
     )
-
-
-def _ratio(result: ContestResult, numerator: str, denominator: str) -> Interval:
-    return Interval(1.0, 1.0, 1.0) if numerator == denominator else result.ratio(numerator, denominator)

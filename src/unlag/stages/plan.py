@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import msgspec
-import onnx
 
 from unlag.causes.contract import Dimension, Remedy, find_causes
 from unlag.errors import UnlagError
 from unlag.model.case import Case
-from unlag.model.draft import Draft, open_draft
+from unlag.model.draft import Draft, Observed, open_draft
 from unlag.model.variant import Variant
-from unlag.observe.align import align_weights
-from unlag.rewrites.fold_dequantize import fold_dequantize
-from unlag.rewrites.quantize_dynamic import quantize_dynamic
-from unlag.rewrites.restore_weights import restore_weights
-from unlag.rewrites.widen_float16 import widen_float16
+from unlag.model.workload import Feed
+from unlag.rewrites.narrow_floats import DELICATE, narrow_floats
+from unlag.stages.layers import find_layers
+from unlag.stages.quantize import Schemes, prepare, run_passes
+from unlag.stages.schemes import PRECISIONS, Precision
+from unlag.stages.to_float import to_float
 
-Precision = Literal["as_is", "float32", "dynamic_int8", "dynamic_int8_7bit", "dynamic_int8_tensor"]
-
-PRECISIONS: dict[Precision, str] = {
-    "as_is": "weights and activations as the variant has them",
-    "float32": "float32 weights, taken from the standard where they are the same",
-    "dynamic_int8": "int8 weights by column, activations quantized at run time",
-    "dynamic_int8_7bit": "int8 weights by column in 7 bits, activations quantized at run time",
-    "dynamic_int8_tensor": "int8 weights by tensor, activations quantized at run time",
-}
+__all__ = ["PRECISIONS", "Plan", "Precision", "build", "remedies_of", "to_float"]
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -40,6 +31,14 @@ class Plan(msgspec.Struct, frozen=True):
     options: dict[str, str] = {}
     from_standard: bool = False
     """Start from the standard's file instead of the variant's."""
+    layers: dict[str, Precision] = {}
+    """Layers that have another scheme than ``precision``, by the names of their weights in the standard. Float16 is for
+    whole graphs only."""
+
+    def with_precision(self, precision: Precision, layers: Schemes | None = None) -> Plan:
+        """The plan with these schemes in place of all that it has."""
+        others = {name: (layers or {})[name] for name in sorted(layers or {}) if (layers or {})[name] != precision}
+        return msgspec.structs.replace(self, precision=precision, layers=others)
 
     def with_remedies(self, *ids: str) -> Plan:
         """The plan with these remedies as well."""
@@ -50,55 +49,73 @@ class Plan(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, options={**self.options, **options})
 
 
-def remedies_of(dimension: Dimension) -> dict[str, Remedy]:
-    """Applicable remedies of all causes of a dimension, by id, in the order in which they work."""
-    causes = [cause for cause in find_causes() if cause.dimension == dimension]
+def remedies_of(*dimensions: Dimension) -> dict[str, Remedy]:
+    """Applicable remedies of all causes of these dimensions, by id, in the order in which they work."""
+    causes = [cause for cause in find_causes() if cause.dimension in dimensions]
     remedies = [remedy for cause in causes for remedy in cause.remedies if remedy.safety != "ADVICE"]
     return {remedy.id: remedy for remedy in sorted(remedies, key=lambda r: (r.step, r.id))}
 
 
-def build(plan: Plan, case: Case, path: Path) -> Variant:
-    """Make the plan's model and write it to ``path``.
+EDITING: tuple[Dimension, ...] = ("quantization", "graph", "hardware")
+"""Dimensions whose remedies a plan may name."""
 
-    Raises:
-        UsageError: a file can't be read or written, or the quantizer does not take the model.
-    """
+
+def start(plan: Plan, case: Case, observed: Observed | None = None) -> Draft:
+    """What the plan's remedies work on: the variant or the standard, in floats unless it is to stay as it is."""
     source = case.standard if plan.from_standard else case.variant
-    draft = open_draft(source, case.standard)
+    if plan.from_standard and observed is not None:
+        observed = Observed(input_shapes=observed.input_shapes)  # the rest was seen of the variant
+    draft = open_draft(source, case.standard, observed)
     if plan.precision != "as_is":
         to_float(draft)
-    known = remedies_of("graph")
+    return draft
+
+
+def build(  # noqa: PLR0913 - a model is made from these
+    plan: Plan,
+    case: Case,
+    path: Path,
+    *,
+    observed: Observed | None = None,
+    current: Plan | None = None,
+    feeds: Sequence[Feed] = (),
+) -> Variant:
+    """Make the plan's model and write it to ``path``.
+
+    Args:
+        plan: what to make.
+        case: the variants to start from.
+        path: where the model goes.
+        observed: what was seen of the variant while it ran.
+        current: the plan that this one is a change of.
+        feeds: runs that static scales are calibrated on.
+
+    Raises:
+        UsageError: a file can't be read or written, or a quantizer does not take the model.
+        UnlagError: what the plan has more than the current one changes nothing.
+    """
+    draft = start(plan, case, observed)
+    known = remedies_of(*EDITING)
     wanted = set(plan.remedies)
     if not wanted <= set(known):
         raise UnlagError(f"a plan names unknown remedies: {', '.join(sorted(wanted - set(known)))}")
-    for identifier, remedy in known.items():
-        if identifier in wanted:
-            remedy.apply(draft)
+    changed = {name: remedy.apply(draft) for name, remedy in known.items() if name in wanted}
+    if current is not None and msgspec.structs.replace(plan, remedies=current.remedies) == current:
+        new = wanted - set(current.remedies)
+        if new and not any(changed[name] for name in new):
+            raise UnlagError("nothing to change in this model")
     draft.options |= plan.options
+    if plan.precision == "as_is":
+        return draft.save(path)
+    if plan.precision == "float16":
+        draft.model, _products = narrow_floats(draft.model, "float16", DELICATE)
+        return draft.save(path)
+    passes = prepare(draft.model, find_layers(draft.model, draft.standard), plan.precision, plan.layers)
     variant = draft.save(path)
-    if plan.precision.startswith("dynamic_int8"):
-        _quantize(path, plan.precision)
-    return variant
-
-
-def to_float(draft: Draft) -> None:
-    """Undo quantization and half precision, and take the standard's own weights where they are the same ones."""
-    fold_dequantize(draft.model)
-    widen_float16(draft.model)
-    restore_weights(draft.model, draft.standard, align_weights(draft.standard, draft.model))
-
-
-def _quantize(path: Path, precision: Precision) -> None:
-    """Quantize a file in place; its float weights are left out of the result."""
-    raw = path.with_suffix(".float.onnx")
-    path.replace(raw)
+    del draft  # both models: what quantizes needs their memory
     try:
-        quantize_dynamic(
-            raw,
-            path,
-            per_channel=precision != "dynamic_int8_tensor",
-            reduce_range=precision == "dynamic_int8_7bit",
-        )
-    finally:
-        raw.unlink(missing_ok=True)
-    onnx.checker.check_model(path, full_check=False)
+        run_passes(path, passes, feeds)
+    except UnlagError:
+        path.unlink(missing_ok=True)
+        raise
+    return variant

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from unlag.errors import UnlagError
 from unlag.measure.accuracy import Scored, agreement, score
-from unlag.measure.bench import Bench, quick
-from unlag.measure.compare import STANDARD, VARIANT
+from unlag.measure.bench import Bench, inspect, quick
+from unlag.measure.compare import STANDARD, VARIANT, Compared
 from unlag.measure.contest import Contest
 from unlag.measure.statistics import SMALLEST_ACCURACY_EFFECT, SMALLEST_EFFECT, Interval
+from unlag.model.draft import Observed
 from unlag.model.variant import Variant
 from unlag.model.workload import Feed
-from unlag.runtimes.contract import find_runtime
+from unlag.proof.capacity import contenders_at_once
 from unlag.stages.fixed import Rejected
+from unlag.stages.goal import Goal
+from unlag.stages.journal import Journal
 from unlag.stages.plan import Plan, build
 
 CURRENT = "current"
@@ -26,21 +29,25 @@ CURRENT = "current"
 SAME_OUTPUTS = 1e-4
 """Relative error of outputs below which a candidate's accuracy is the current plan's: rounding in another order."""
 
+SAME_SIZE = 1.02
+"""Ratio of sizes below which two models are equally large."""
+
+ROOM_BYTES = 5e9
+"""Memory that the contenders of a search may take together, where half of the free memory allows it."""
+
 ONE_LAUNCH = 1
 """Searches start each contender once: what is kept is measured again, in two launches, at the end."""
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(msgspec.Struct, frozen=True):
     """One candidate beside the current plan."""
 
     plan: Plan
-    variant: Variant
     ratio: Interval
     """Its time over the current plan's."""
     change: Interval | None
     """Points against the current plan; nothing without a labelled workload."""
-    loss: float | None
+    loss: Interval | None
     """Points below the standard; nothing without a labelled workload."""
     cosine: float
     """Of its outputs to the standard's."""
@@ -64,17 +71,17 @@ class Trial:
         return self.change is not None and self.change.low > SMALLEST_ACCURACY_EFFECT
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(msgspec.Struct, frozen=True):
     """What a search found: trials that ran, and candidates that couldn't be built or run."""
 
-    trials: Mapping[str, Trial]
+    trials: dict[str, Trial]
     failed: tuple[Rejected, ...]
-    current_loss: float | None
+    current_loss: Interval | None
     """Points that the current plan lies below the standard."""
     current_cosine: float
     best_cosine: float
     """The highest cosine to the standard's outputs that any current plan has had so far."""
+    current_size_bytes: int
     quiet: bool = True
     """Whether nothing else ran on the cores while it was timed."""
 
@@ -82,22 +89,70 @@ class Round:
 class Workshop:
     """Builds plans and tries them out; remembers what the standard scores."""
 
-    def __init__(self, bench: Bench, scores: Mapping[str, Scored], folder: Path) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        compared: Compared,
+        folder: Path,
+        *,
+        observed: Observed | None = None,
+        journal: Journal | None = None,
+    ) -> None:
         self.bench = bench
-        self._standard = scores.get(STANDARD)
+        shapes = {name: array.shape for name, array in bench.workload.feed.items()}
+        self.observed = msgspec.structs.replace(observed or Observed(), input_shapes=shapes)
+        self._standard = compared.scores.get(STANDARD)
         self._folder = folder
+        self._journal = journal or Journal()
+        self._at_once = contenders_at_once(compared.comparison, ROOM_BYTES)
         self._built = {_key(Plan()): bench.case.variant, _key(Plan(from_standard=True)): bench.case.standard}
         sides = {STANDARD: bench.case.standard, VARIANT: bench.case.variant}
-        self._known: dict[str, Scored] = {sides[name].spec: scored for name, scored in scores.items()}
+        self._known: dict[str, Scored] = {sides[name].spec: scored for name, scored in compared.scores.items()}
+        self._numbers = itertools.count()
         self._cosines: list[float] = []
         self._expected: list[Feed] = []
 
-    def make(self, plan: Plan) -> Variant:
-        """The plan's model; built once."""
+    def make(self, plan: Plan, current: Plan | None = None) -> Variant:
+        """The plan's model; built once.
+
+        Raises:
+            UnlagError: it can't be built, or does not change the ``current`` plan's model.
+        """
         key = _key(plan)
         if key not in self._built:
-            self._built[key] = build(plan, self.bench.case, self._folder / f"plan{len(self._built)}.onnx")
+            self._built[key] = self._with_options(plan) or self._build(plan, current)
         return self._built[key]
+
+    def _with_options(self, plan: Plan) -> Variant | None:
+        """The model without the plan's session options, which change nothing in the file, with them; if it is there."""
+        bare = self._built.get(_key(msgspec.structs.replace(plan, options={})))
+        return None if bare is None else bare.with_options(**plan.options)
+
+    def _build(self, plan: Plan, current: Plan | None) -> Variant:
+        path = self._folder / f"plan{next(self._numbers)}.onnx"
+        workload = self.bench.workload
+        feeds = workload.calibration or workload.agreement or (workload.feed,)
+        return build(plan, self.bench.case, path, observed=self.observed, current=current, feeds=feeds)
+
+    def discard(self, plans: Iterable[Plan]) -> None:
+        """Delete models that are not needed any more: a search leaves a dozen copies of the model behind."""
+        for plan in plans:
+            variant = self._built.pop(_key(plan), None)
+            if variant is not None and any(other.path == variant.path for other in self._built.values()):
+                continue  # the same file with other session options
+            if variant is not None and Path(variant.path).parent == self._folder:
+                for file in self._folder.glob(f"{Path(variant.path).name}*"):  # and its external data
+                    file.unlink()
+
+    @property
+    def at_once(self) -> int:
+        """How many contenders fit into memory together."""
+        return self._at_once
+
+    @property
+    def journal(self) -> Journal:
+        """What an interrupted run has measured."""
+        return self._journal
 
     def within(self, begin: float, end: float) -> Workshop:
         """The same workshop for a part of the work."""
@@ -106,13 +161,27 @@ class Workshop:
         return part
 
     def search(self, what: str, current: Plan, candidates: Mapping[str, Plan]) -> Round:
-        """Time all candidates beside the current plan, and score those whose outputs differ from its."""
+        """Time all candidates beside the current plan, and score those whose outputs differ from its.
+
+        As many race at once as fit into memory; what an interrupted run has measured is taken from its journal.
+        """
+        tried = self._journal.read(Round, "search", what, current, candidates)
+        if tried is None:
+            groups = _groups(candidates, max(1, self._at_once - 1))
+            parts = [self.within(k / len(groups), (k + 1) / len(groups)) for k in range(len(groups))]
+            tried = _joined([part.race(what, current, group) for part, group in zip(parts, groups, strict=True)])
+            self._journal.write(tried, "search", what, current, candidates)
+        self._cosines.append(tried.current_cosine)
+        return msgspec.structs.replace(tried, best_cosine=max(self._cosines))
+
+    def race(self, what: str, current: Plan, candidates: Mapping[str, Plan]) -> Round:
+        """Build candidates that fit into memory together, and time and score them beside the current plan."""
         variants: dict[str, Variant] = {CURRENT: self.make(current)}
         failed = []
         for position, (name, plan) in enumerate(candidates.items()):
             self.bench.progress(f"{what}: building {name}", 0.2 * position / len(candidates))
             try:
-                variants[name] = self.make(plan)
+                variants[name] = self.make(plan, current)
             except UnlagError as error:
                 failed.append(Rejected(name, error.message))
         unchanged = [name for name in variants if name != CURRENT and _same_model(variants[name], variants[CURRENT])]
@@ -142,24 +211,23 @@ class Workshop:
             trials = {
                 name: Trial(
                     plan=candidates[name],
-                    variant=variants[name],
                     ratio=result.ratio(name, CURRENT),
                     change=_change(scores, name, self.bench.case.seed),
                     loss=self._loss(scores.get(name)),
                     cosine=judge.cosines[name],
                     top1=judge.top1[name],
-                    size_bytes=find_runtime(variants[name].runtime).inspect(variants[name]).size_bytes,
+                    size_bytes=inspect(variants[name]).size_bytes,
                 )
                 for name in judge.cosines
                 if name != CURRENT
             }
-        self._cosines.append(judge.cosines[CURRENT])
         return Round(
             trials=trials,
             failed=tuple(failed),
             current_loss=self._loss(scores.get(CURRENT)),
             current_cosine=judge.cosines[CURRENT],
-            best_cosine=max(self._cosines),
+            best_cosine=judge.cosines[CURRENT],
+            current_size_bytes=inspect(variants[CURRENT]).size_bytes,
             quiet=result.quiet,
         )
 
@@ -190,8 +258,31 @@ class Workshop:
             self._known[variant.spec] = score(contest, name, evaluation, standard.rows)
         return self._known[variant.spec]
 
-    def _loss(self, scored: Scored | None) -> float | None:
-        return None if scored is None or self._standard is None else self._standard.value - scored.value
+    def _loss(self, scored: Scored | None) -> Interval | None:
+        """Points below the standard, resampled in pairs."""
+        if scored is None or self._standard is None:
+            return None
+        if scored is self._standard:
+            return Interval(0.0, 0.0, 0.0)
+        change = scored.change_from(self._standard, self.bench.case.seed)
+        return Interval(-change.estimate, -change.high, -change.low)
+
+
+def _groups(candidates: Mapping[str, Plan], most: int) -> list[dict[str, Plan]]:
+    """Candidates in groups of at most ``most``; one empty group where there are none."""
+    names = list(candidates)
+    starts = range(0, max(1, len(names)), most)
+    return [{name: candidates[name] for name in names[start : start + most]} for start in starts]
+
+
+def _joined(parts: Sequence[Round]) -> Round:
+    """Groups that raced apart as one round."""
+    return msgspec.structs.replace(
+        parts[0],
+        trials={name: trial for part in parts for name, trial in part.trials.items()},
+        failed=tuple(rejected for part in parts for rejected in part.failed),
+        quiet=all(part.quiet for part in parts),
+    )
 
 
 def _key(plan: Plan) -> bytes:
@@ -256,15 +347,22 @@ def in_words(trial: Trial) -> str:
     return words
 
 
-def best_of(trials: Mapping[str, Trial]) -> str:
-    """The fastest; among those whose times can't be told apart from its, the most accurate, then the smallest."""
-    fastest = min(trials, key=lambda name: trials[name].ratio.estimate)
-    limit = trials[fastest].ratio.high
-    tied = [name for name, trial in trials.items() if trial.ratio.estimate <= limit]
+def best_of(trials: Mapping[str, Trial], goal: Goal) -> str:
+    """The fastest, or the smallest where size is the objective.
 
-    def rank(name: str) -> tuple[float, int]:
+    Among those that can't be told apart from it in that, the most accurate, then the smallest, then the fastest.
+    """
+    if goal.objective == "size":
+        smallest = min(trial.size_bytes for trial in trials.values())
+        tied = [name for name, trial in trials.items() if trial.size_bytes <= smallest * SAME_SIZE]
+    else:
+        fastest = min(trials, key=lambda name: trials[name].ratio.estimate)
+        tied = [name for name, trial in trials.items() if trial.ratio.estimate <= trials[fastest].ratio.high]
+
+    def rank(name: str) -> tuple[float, float, float]:
         trial = trials[name]
-        loss = 0.0 if trial.loss is None else round(trial.loss / SMALLEST_ACCURACY_EFFECT)
-        return loss, trial.size_bytes
+        loss = 0.0 if trial.loss is None else round(goal.counted(trial.loss) / SMALLEST_ACCURACY_EFFECT)
+        second, third = trial.size_bytes, trial.ratio.estimate
+        return (loss, third, second) if goal.objective == "size" else (loss, second, third)
 
     return min(tied, key=rank)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
+from unlag.measure.statistics import Interval
 from unlag.stages.fixed import Decision, Kept, Rejected
+from unlag.stages.goal import Goal
 from unlag.stages.plan import Plan
-from unlag.stages.search import Round, Trial, Workshop, best_of, in_words
+from unlag.stages.search import SAME_SIZE, Round, Trial, Workshop, best_of, in_words
 
 TOGETHER = "all of them together"
 
@@ -25,7 +25,7 @@ def keep_winners(  # noqa: PLR0913 - a search has these parts
     what: str,
     current: Plan,
     candidates: Mapping[str, Plan],
-    budget: float,
+    goal: Goal,
     *,
     only_if_quiet: bool = False,
 ) -> tuple[Plan, Decision]:
@@ -39,31 +39,32 @@ def keep_winners(  # noqa: PLR0913 - a search has these parts
     if only_if_quiet and not tried.quiet:
         why = "other processes ran on the cores while it was timed, so settings can't be judged"
         return current, Decision((), (*tried.failed, *(Rejected(name, why) for name in tried.trials)))
-    winners = {name: trial for name, trial in tried.trials.items() if helps(trial, tried, budget)}
+    winners = {name: trial for name, trial in tried.trials.items() if helps(trial, tried, goal)}
     rejected = list(tried.failed)
-    rejected += [why_not(name, trial, tried, budget) for name, trial in tried.trials.items() if name not in winners]
+    rejected += [why_not(name, trial, tried, goal) for name, trial in tried.trials.items() if name not in winners]
+    workshop.discard(trial.plan for name, trial in tried.trials.items() if name not in winners)
     if len(winners) < 2:
         plan = next((trial.plan for trial in winners.values()), current)
         return plan, Decision(_kept(winners), tuple(rejected))
-    plan, decision = _together(workshop, what, current, winners, budget)
-    return plan, Decision(decision.kept, (*rejected, *decision.rejected))
+    plan, decision = _together(workshop, what, current, winners, goal)
+    return plan, Decision((), tuple(rejected)) + decision
 
 
 def _together(
-    workshop: Workshop, what: str, current: Plan, winners: Mapping[str, Trial], budget: float
+    workshop: Workshop, what: str, current: Plan, winners: Mapping[str, Trial], goal: Goal
 ) -> tuple[Plan, Decision]:
     """All winners at once beside the fastest single one that is as accurate."""
     merged = current
     for trial in winners.values():
         merged = merge(merged, trial.plan)
-    single = best_of(winners)
+    single = best_of(winners, goal)
     tried = workshop.within(0.6, 1.0).search(
         f"{what}, together", current, {TOGETHER: merged, single: winners[single].plan}
     )
     together = tried.trials.get(TOGETHER)
     alone = tried.trials.get(single)
-    beaten = together is not None and alone is not None and _beats(alone, together)
-    if together is None or beaten or not acceptable(together, tried, budget):
+    beaten = together is not None and alone is not None and _beats(alone, together, goal)
+    if together is None or beaten or not acceptable(together, tried, goal):
         rejected = tuple(
             Rejected(name, f"alone {in_words(trial)}, but {single} alone is better than all together")
             for name, trial in winners.items()
@@ -73,32 +74,38 @@ def _together(
     return merged, Decision(_kept(winners), ())
 
 
-def _beats(single: Trial, together: Trial) -> bool:
+def _beats(single: Trial, together: Trial, goal: Goal) -> bool:
     """Whether a single winner is clearly faster than all together, and not less accurate."""
-    if together.loss is not None and single.loss is not None and together.loss < single.loss:
-        return False
-    return single.ratio.high < together.ratio.low
+    if together.loss is None or single.loss is None:
+        return single.ratio.high < together.ratio.low
+    return goal.counted(together.loss) >= goal.counted(single.loss) and single.ratio.high < together.ratio.low
 
 
 def merge(one: Plan, other: Plan) -> Plan:
     """Both plans' remedies and options; the other's precision."""
     merged = one.with_remedies(*other.remedies).with_options(other.options)
-    return msgspec.structs.replace(merged, precision=other.precision)
+    return merged.with_precision(other.precision, other.layers)
 
 
-def helps(trial: Trial, tried: Round, budget: float) -> bool:
-    """Faster; or more accurate, at no cost in time unless the current plan is outside the budget."""
-    if not acceptable(trial, tried, budget):
+def helps(trial: Trial, tried: Round, goal: Goal) -> bool:
+    """Whether a trial is worth keeping.
+
+    It is faster; or smaller, where size is the objective; or more accurate, at no cost in time unless the current plan
+    is outside the budget.
+    """
+    if not acceptable(trial, tried, goal):
         return False
-    needed = tried.current_loss is not None and tried.current_loss > budget
-    return trial.faster or (trial.more_accurate and (needed or not trial.slower))
+    needed = tried.current_loss is not None and not goal.allows(tried.current_loss)
+    smaller = goal.objective == "size" and trial.size_bytes * SAME_SIZE < tried.current_size_bytes
+    better = smaller or trial.more_accurate
+    return trial.faster or (better and not trial.slower) or (trial.more_accurate and needed)
 
 
-def acceptable(trial: Trial, tried: Round, budget: float) -> bool:
+def acceptable(trial: Trial, tried: Round, goal: Goal) -> bool:
     """Within the budget of the standard, or at least not below where the current plan is already."""
     if trial.loss is None or tried.current_loss is None:
         return near_enough(trial, tried.best_cosine)
-    return trial.loss <= max(budget, tried.current_loss)
+    return goal.allows(trial.loss) or goal.counted(trial.loss) <= goal.counted(tried.current_loss)
 
 
 def near_enough(trial: Trial, best_cosine: float) -> bool:
@@ -107,17 +114,23 @@ def near_enough(trial: Trial, best_cosine: float) -> bool:
     return trial.cosine >= best_cosine - UNLABELED_LOSS and same_winners
 
 
-def why_not(name: str, trial: Trial, tried: Round, budget: float) -> Rejected:
+def why_not(name: str, trial: Trial, tried: Round, goal: Goal) -> Rejected:
     """The reason in numbers."""
-    if not acceptable(trial, tried, budget):
+    if not acceptable(trial, tried, goal):
         winners = "" if trial.top1 is None else f", {trial.top1:.0%} of the winners the same"
         lost = f"cosine {trial.cosine:.3f}{winners}"
         if trial.loss is not None:
-            lost = f"{trial.loss:.2f} points below the standard"
+            lost = points_lost(trial.loss, goal)
         return Rejected(name, f"{in_words(trial)}; {lost}, outside the budget")
     if trial.ratio.high < 1:
         return Rejected(name, f"the gain is within the ±1 % that code alignment alone gives: {in_words(trial)}")
     return Rejected(name, f"no measured gain: {in_words(trial)}")
+
+
+def points_lost(loss: Interval, goal: Goal) -> str:
+    """A loss in words, with what counts of it."""
+    far = f" (up to {loss.high:.2f})" if goal.strict else ""
+    return f"{loss.estimate:.2f}{far} points below the standard"
 
 
 def _kept(winners: Mapping[str, Trial]) -> tuple[Kept, ...]:

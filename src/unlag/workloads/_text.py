@@ -16,6 +16,9 @@ from unlag.workloads._feeds import fixed_size
 MAX_TOKENS = 256
 """Longest text in tokens: all-MiniLM-L6-v2's own ``max_seq_length``."""
 
+CALIBRATION_TEXTS, CALIBRATION_ROWS = 24, 8
+"""Runs to take ranges from: texts of their own lengths, and rows that are filled with text as the timed ones are."""
+
 VOCABULARY = 30_522
 """Entries of the uncased BERT vocabulary."""
 
@@ -112,6 +115,18 @@ class TextFeeds:
             chosen = rng.choice(len(texts), size=self.batch, replace=len(texts) < self.batch)
             feeds.append(self.ragged([texts[int(index)] for index in chosen]))
         return feeds
+
+    def calibration(self, texts: Sequence[Tokens], seed: int) -> list[Feed]:
+        """Feeds of one row each, where the model lets that be, to take ranges of activations from."""
+        rng = np.random.default_rng(seed)
+        starts = rng.integers(len(texts), size=CALIBRATION_ROWS)
+        rows = slice(None) if self.fixed_batch else slice(0, 1)
+        filled = [self.dense(texts, int(start)) for start in starts]
+        chosen = rng.choice(len(texts), size=CALIBRATION_TEXTS, replace=len(texts) < CALIBRATION_TEXTS)
+        return [
+            *({name: array[rows] for name, array in feed.items()} for feed in filled),
+            *(self.ragged([texts[int(index)]]) for index in chosen),
+        ]
 
     def each_once(self, texts: Sequence[Tokens]) -> tuple[list[Feed], IntArray]:
         """Feeds that run every text once, texts of one length together so that nothing is padded.

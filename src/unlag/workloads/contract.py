@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Protocol, cast
 
-from unlag.errors import UsageError
+from unlag.errors import UsageError, did_you_mean
 from unlag.model.workload import Workload, WorkloadRequest
 
 _BY_ARGUMENT = {"npz": "FILE.npz", "module_function": "module:function"}
@@ -65,4 +65,4 @@ def _split(text: str) -> tuple[str, str]:
     forms = workload_forms()
     if text in forms and text not in _BY_ARGUMENT.values():
         return text, ""
-    raise UsageError(f"there is no workload {text!r}", hint=f"workloads: {', '.join(forms)}")
+    raise UsageError(f"there is no workload {text!r}", hint=did_you_mean(text, forms, f"workloads: {', '.join(forms)}"))

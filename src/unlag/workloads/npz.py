@@ -3,12 +3,17 @@
 Without labels the arrays are one feed as they are. With labels, the first axis is the items: it is cut into
 feeds of the asked batch size. Whole-numbered labels are classes, scored by accuracy of the first output's largest
 entry; fractional ones are ratings, scored by Spearman's rank correlation with the first output, one number an item.
+
+Static quantization takes its ranges from rows of the arrays that are named as the inputs with ``calibration.`` in front
+(just ``calibration`` for a model of one input), or else from the file's own rows.
 """
 
 from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +24,9 @@ from unlag.workloads._feeds import fit_feed, fixed_size, shape_text
 from unlag.workloads._scores import class_accuracy, spearman
 
 LABELS = "labels"
+CALIBRATION = "calibration"
 AGREEMENT_FEEDS = 8
+CALIBRATION_FEEDS = 32
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -33,10 +40,40 @@ def load(request: WorkloadRequest) -> Workload:
     arrays = _read(request.argument)
     takes_labels = any(info.name == LABELS for info in request.signature.inputs)  # as models for training do
     labels = None if takes_labels else arrays.pop(LABELS, None)
+    others = _take_calibration(arrays, request)
     feed = fit_feed(arrays, request.signature, request.argument, any_batch=labels is not None)
     if labels is None:
-        return Workload(name="npz", shape=shape_text(feed), feed=feed, agreement=(feed,))
-    return _labeled(feed, labels, request)
+        made = Workload(name="npz", shape=shape_text(feed), feed=feed, agreement=(feed,))
+    else:
+        made = _labeled(feed, labels, request)
+    return replace(made, calibration=_calibration(made, others, request))
+
+
+def _take_calibration(arrays: dict[str, Array], request: WorkloadRequest) -> Feed | None:
+    """The rows to calibrate on, out of the arrays that are read; nothing where the file has none.
+
+    Raises:
+        UsageError: some inputs have them, others don't, or they don't fit.
+    """
+    inputs = [info.name for info in request.signature.inputs]
+    if CALIBRATION in inputs:
+        return None
+    names = {name: f"{CALIBRATION}.{name}" for name in inputs}
+    if len(inputs) == 1 and CALIBRATION in arrays:
+        names = {inputs[0]: CALIBRATION}
+    rows = {name: arrays.pop(own) for name, own in names.items() if own in arrays}
+    return fit_feed(rows, request.signature, f"{request.argument}: {CALIBRATION}", any_batch=True) if rows else None
+
+
+def _calibration(made: Workload, others: Feed | None, request: WorkloadRequest) -> Sequence[Feed]:
+    """Feeds of the timed feed's batch; of the timed one itself, where there are no more rows."""
+    if others is None:
+        feeds = made.evaluation.feeds if made.evaluation is not None else made.agreement
+        return tuple(feeds[:CALIBRATION_FEEDS])
+    rows = min((len(array) for array in others.values() if array.ndim), default=1)
+    batch = _fixed_batch(request) or min(rows, request.shape.batch)
+    starts = range(0, rows - batch + 1, batch)[:CALIBRATION_FEEDS]
+    return tuple(_take(others, np.arange(start, start + batch)) for start in starts)
 
 
 def _read(path: str) -> dict[str, Array]:
@@ -70,6 +107,7 @@ def _labeled(items: Feed, labels: Array, request: WorkloadRequest) -> Workload:
         labels=labels.astype(np.float64),
         predict=lambda rows, _: (_ratings if labels.dtype.kind == "f" else _classes)(rows[kept]),
         score=spearman if labels.dtype.kind == "f" else class_accuracy,
+        rows_of=np.flatnonzero(kept)[:, None],
     )
     return Workload("npz", shape_text(feeds[0]), feeds[0], feeds[:AGREEMENT_FEEDS], evaluation)
 

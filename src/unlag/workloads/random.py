@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from unlag.errors import UsageError
-from unlag.model.workload import Array, Dimension, Feed, TensorInfo, Workload, WorkloadRequest
+from unlag.model.workload import Array, Dimension, Feed, Shape, TensorInfo, Workload, WorkloadRequest
 from unlag.workloads._feeds import element_type, fixed_size, shape_text
 
 IMAGE_SIDE = 224
@@ -22,6 +23,10 @@ UNKNOWN_LIMIT = 100
 """Upper bound of integers where nothing is known: small enough for any vocabulary that is worth measuring."""
 
 AGREEMENT_FEEDS = 3
+CALIBRATION_FEEDS, CALIBRATION_BYTES = 16, 64_000_000
+"""Runs to take ranges from: so many, or fewer where they would take more memory than that."""
+MOST_NAMED = 6
+"""Inputs that a message names; a decoder has dozens."""
 
 WORDS = np.array(["a", "red", "seven", "river", "unlag", "2026", "New York", ""])
 """What inputs of text are drawn from."""
@@ -50,7 +55,34 @@ def load(request: WorkloadRequest) -> Workload:
     shapes = {info.name: sizes.of(info) for info in request.signature.inputs}
     feeds = [_draw(request, shapes, sizes.past, request.seed + offset) for offset in range(1 + AGREEMENT_FEEDS)]
     shape = str(request.shape) if sizes.past else shape_text(feeds[0])
-    return Workload(name="random", shape=shape, feed=feeds[0], agreement=tuple(feeds[1:]))
+    return Workload(
+        name="random",
+        shape=shape,
+        feed=feeds[0],
+        agreement=tuple(feeds[1:]),
+        calibration=_calibration(request),
+        invented=_invented(feeds[0]),
+    )
+
+
+def _calibration(request: WorkloadRequest) -> tuple[Feed, ...]:
+    """Feeds of one row each, where the model lets that be."""
+    request = replace(request, shape=Shape(1, request.shape.sequence))
+    sizes = _Sizes(request)
+    shapes = {info.name: sizes.of(info) for info in request.signature.inputs}
+    first = request.seed + 1 + AGREEMENT_FEEDS
+    feeds = [_draw(request, shapes, sizes.past, first)]
+    feed_bytes = sum(array.nbytes for array in feeds[0].values())
+    count = min(CALIBRATION_FEEDS, CALIBRATION_BYTES // max(1, feed_bytes))
+    feeds += [_draw(request, shapes, sizes.past, first + number) for number in range(1, count)]
+    return tuple(feeds)
+
+
+def _invented(feed: Feed) -> str:
+    """The inputs with their types and sizes."""
+    named = [f"{name} {array.dtype} {'x'.join(map(str, array.shape)) or 'scalar'}" for name, array in feed.items()]
+    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+    return ", ".join(named[:MOST_NAMED]) + more
 
 
 def integer_limit(request: WorkloadRequest, name: str) -> int:

@@ -7,6 +7,8 @@ Snippets with a valence nearer to zero than 1 are left out, for their raters did
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import numpy.typing as npt
 
@@ -40,6 +42,7 @@ def load(request: WorkloadRequest) -> Workload:
     texts, positive = read_split()
     tokens = tokenize(texts, assets.minilm_tokenizer())
     feeds, row_of = text_feeds.each_once(tokens)
+    others = tokenize(read_others({*texts}), assets.minilm_tokenizer())
     train, test = row_of[:TRAIN_ITEMS], row_of[TRAIN_ITEMS:]
 
     def predict(rows: Rows, standard_rows: Rows) -> FloatArray:
@@ -53,8 +56,15 @@ def load(request: WorkloadRequest) -> Workload:
         feed=text_feeds.dense(tokens, request.seed % len(tokens)),
         agreement=text_feeds.agreement(tokens, request.seed),
         evaluation=Evaluation(
-            "sentiment probe accuracy", feeds, text_feeds.reduction, positive[TRAIN_ITEMS:], predict, side_accuracy
+            "sentiment probe accuracy",
+            feeds,
+            text_feeds.reduction,
+            positive[TRAIN_ITEMS:],
+            predict,
+            side_accuracy,
+            rows_of=test[:, None],
         ),
+        calibration=text_feeds.calibration(others, request.seed),
     )
 
 
@@ -64,14 +74,23 @@ def read_split() -> tuple[list[str], FloatArray]:
     Raises:
         UsageError: the file can't be had, or doesn't hold the 10,605 snippets.
     """
+    clear = [(float(valence), text) for _, valence, text in _read() if abs(float(valence)) >= LEAST_VALENCE]
+    order = np.random.default_rng(SPLIT_SEED).permutation(len(clear))[: TRAIN_ITEMS + TEST_ITEMS]
+    chosen = [clear[int(index)] for index in order]
+    return [text for _, text in chosen], np.array([float(valence > 0) for valence, _ in chosen])
+
+
+def read_others(used: Collection[str]) -> list[str]:
+    """Snippets that the probe is neither trained on nor tested with: for calibration. Raises as ``read_split`` does."""
+    return sorted({text for _, _, text in _read()} - {*used})
+
+
+def _read() -> list[list[str]]:
     path = assets.movie_snippets()
     rows = [line.split("\t", 2) for line in path.read_text("utf-8").splitlines() if line]
     if len(rows) != SNIPPETS or any(len(row) < 3 for row in rows):
         raise UsageError(f"{path} holds {len(rows)} snippets, not the {SNIPPETS} of its publication")
-    clear = [(float(valence), text) for _, valence, text in rows if abs(float(valence)) >= LEAST_VALENCE]
-    order = np.random.default_rng(SPLIT_SEED).permutation(len(clear))[: TRAIN_ITEMS + TEST_ITEMS]
-    chosen = [clear[int(index)] for index in order]
-    return [text for _, text in chosen], np.array([float(valence > 0) for valence, _ in chosen])
+    return rows
 
 
 def fit_probe(vectors: FloatArray, labels: FloatArray) -> FloatArray:

@@ -6,6 +6,9 @@ so that no score depends on padding. Published for all-MiniLM-L6-v2: 82.03 (MTEB
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 
@@ -32,6 +35,7 @@ def load(request: WorkloadRequest) -> Workload:
     tokens = tokenize(sentences, assets.minilm_tokenizer())
     feeds, row_of = text_feeds.each_once(tokens)
     place = dict(zip(sentences, row_of, strict=True))
+    others = tokenize(read_others({*sentences}), assets.minilm_tokenizer())
     pairs = np.array([[place[s] for s in first], [place[s] for s in second]])
 
     def predict(rows: Rows, _standard_rows: Rows) -> FloatArray:
@@ -44,7 +48,8 @@ def load(request: WorkloadRequest) -> Workload:
         shape=text_feeds.shape,
         feed=text_feeds.dense(tokens, request.seed % len(tokens)),
         agreement=text_feeds.agreement(tokens, request.seed),
-        evaluation=Evaluation("STS-B Spearman", feeds, text_feeds.reduction, scores, predict, spearman),
+        evaluation=Evaluation("STS-B Spearman", feeds, text_feeds.reduction, scores, predict, spearman, pairs.T),
+        calibration=text_feeds.calibration(others, request.seed),
     )
 
 
@@ -55,9 +60,23 @@ def read_pairs() -> tuple[list[str], list[str], FloatArray]:
         UsageError: the file can't be had, or doesn't hold the 1,379 pairs.
     """
     path = assets.stsb_test()
-    # csv readers take the quotes in these texts for quoting and drop pairs.
-    lines = path.read_text("utf-8").rstrip("\n").split("\n")
-    columns = [line.rstrip("\r").split("\t") for line in lines]
+    columns = _read(path)
     if len(columns) != TEST_PAIRS or any(len(row) < 7 for row in columns):
         raise UsageError(f"{path} holds {len(columns)} pairs, not the {TEST_PAIRS} of STS-B")
     return [row[5] for row in columns], [row[6] for row in columns], np.array([float(row[4]) for row in columns])
+
+
+def read_others(scored: Collection[str]) -> list[str]:
+    """Sentences of the development split that are not among the scored ones: for calibration.
+
+    Raises:
+        UsageError: the file can't be had.
+    """
+    rows = _read(assets.stsb_dev())
+    return sorted({sentence for row in rows for sentence in row[5:7]} - {*scored})
+
+
+def _read(path: Path) -> list[list[str]]:
+    """Columns of a split; csv readers take the quotes in these texts for quoting and drop pairs."""
+    lines = path.read_text("utf-8").rstrip("\n").split("\n")
+    return [line.rstrip("\r").split("\t") for line in lines]
