@@ -112,11 +112,11 @@ def fix(
     with _staging(output) as folder:
         bench = open_bench(case, first_shape(case), progress)
         inspect(case.variant)
-        if case.target == "npu":
-            return _fix_for_npu(bench, folder, output)
         journal = open_journal(bench, resume=resume)
         if journal.steps:
             progress(f"going on from {journal.steps} results of an interrupted fix")
+        if case.target == "npu":
+            return _fix_for_npu(bench, folder, output, journal)
         compared, explanation, observed = _explained(bench.within(0.0, 0.45), journal)
         with tempfile.TemporaryDirectory(prefix="unlag-") as plans:
             fixed = fix_variant(
@@ -127,11 +127,12 @@ def fix(
     return fixed.record
 
 
-def _fix_for_npu(bench: Bench, folder: Path, output: Path) -> Fix:
+def _fix_for_npu(bench: Bench, folder: Path, output: Path, journal: Journal) -> Fix:
     """Another way than the stages: nothing is timed, since there is no device."""
     with tempfile.TemporaryDirectory(prefix="unlag-") as plans:
-        fixed = fix_for_npu(bench, Path(plans), output)
+        fixed = fix_for_npu(bench, Path(plans), output, journal)
         _write_output(folder, bench, fixed, beside_article=False)
+    journal.drop()
     return fixed.record
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 import unlag
-from planting import LAYERS, tiny_bert
+from planting import LAYERS, editable, tiny_bert
 from unlag import pipeline
 from unlag.cli.exit_codes import FINE, exit_code
 from unlag.errors import ContenderError, Missing, UsageError
@@ -20,6 +20,7 @@ from unlag.model.variant import Variant
 from unlag.model.workload import Shape
 from unlag.report import to_markdown
 from unlag.report.record import parse_record, to_json
+from unlag.rewrites.fix_dimensions import fix_dimensions
 from unlag.runtimes import qualcomm
 from unlag.runtimes.contract import find_runtime
 from unlag.stages.fixed import Fix
@@ -145,36 +146,27 @@ def test_a_variant_is_compiled_as_it_is_before(bert, tmp_path):
     assert record.npu.whole, "what goes out is made from the standard"
 
 
-def compiled_for(chip: str, folder: Path) -> qualcomm.Compilation:
-    folder /= f"chip{chip}"
-    folder.mkdir()
-    path = folder / "product.onnx"
-    onnx.save(product(), path)
-    variant = Variant("onnxruntime", str(path), npu_options({qualcomm.SOC: chip}))
-    return compile_model(bench_of(path), variant, folder / "compiled")
+def compiled_for(chip: str, bench: Bench, folder: Path) -> qualcomm.Compilation:
+    """A transformer in float32 of fixed sizes."""
+    model = editable(tiny_bert())
+    fix_dimensions(model, {name: array.shape for name, array in bench.workload.feed.items()})
+    ir.save(model, folder / "float.onnx")
+    variant = Variant("onnxruntime", str(folder / "float.onnx"), npu_options({qualcomm.SOC: chip}))
+    return compile_model(bench, variant, folder / f"chip{chip}")
 
 
-def product() -> onnx.ModelProto:
-    """A product in float32."""
-    weight = numpy_helper.from_array(np.eye(4, dtype=np.float32), "weight")
-    node = helper.make_node("MatMul", ["x", "weight"], ["y"], "product")
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]) for name in "xy"]
-    graph = helper.make_graph([node], "product", values[:1], values[1:], [weight])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
-def test_a_chip_with_float16_takes_what_one_without_refuses(tmp_path):
-    taken = compiled_for("60", tmp_path)
+def test_a_chip_with_float16_takes_what_one_without_refuses(bench, tmp_path):
+    taken = compiled_for("60", bench, tmp_path)
     assert (taken.partitions, taken.fallback_nodes) == (1, 0)
     with pytest.raises(ContenderError, match="the compiler for the NPU: ") as caught:
-        compiled_for("0", tmp_path)
+        compiled_for("0", bench, tmp_path)
     assert "\n" not in caught.value.message
     assert str(tmp_path) not in caught.value.message, "names of temporary files tell nobody anything"
 
 
-def test_a_chip_that_does_not_exist_is_an_error_and_not_the_cpu(tmp_path):
+def test_a_chip_that_does_not_exist_is_an_error_and_not_the_cpu(bench, tmp_path):
     with pytest.raises(UsageError, match="Invalid config values"):
-        compiled_for("99999", tmp_path)
+        compiled_for("99999", bench, tmp_path)
 
 
 def test_missing_says_nothing_where_it_is_there():

@@ -148,13 +148,13 @@ class Fusing:
         return plan, decision.kept, (*tried.failed, *decision.rejected)
 
     def _fewest(self, winners: Mapping[str, Trial], finalists: list[Combination]) -> Combination:
-        """The best finalist, or one of fewer fusions that can't be told from it in time and loses no more accuracy."""
+        """The best finalist, or one of fewer fusions that is as fast but for code alignment, and as accurate."""
         best = winners[best_of(winners, self.goal)]
         lost = 0.0 if best.loss is None else self.goal.counted(best.loss)
 
         def is_as_good(trial: Trial) -> bool:
             accurate = trial.loss is None or self.goal.counted(trial.loss) <= lost + SMALLEST_ACCURACY_EFFECT
-            return accurate and trial.ratio.estimate <= best.ratio.high
+            return accurate and trial.ratio.estimate <= best.ratio.estimate + SMALLEST_EFFECT
 
         as_good = [ids for ids in finalists if is_as_good(winners[named(ids)])]
         return min(as_good, key=lambda ids: (len(ids), winners[named(ids)].ratio.estimate))

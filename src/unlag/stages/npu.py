@@ -16,6 +16,7 @@ from unlag.errors import UnlagError, UsageError
 from unlag.measure.bench import Bench
 from unlag.measure.compare import STANDARD, Compared, compare_at
 from unlag.measure.statistics import Interval
+from unlag.model.draft import Observed
 from unlag.model.graph import read_model, save_model
 from unlag.model.variant import DEFAULT_RUNTIME, Variant
 from unlag.proof.explain import nothing_to_explain
@@ -25,9 +26,11 @@ from unlag.runtimes.qualcomm import SOC, TRACE, WHOLE, Compilation, runtime_vers
 from unlag.stages.fix import Fixed
 from unlag.stages.fixed import Fallback, Fix, Kept, Npu, OnNpu
 from unlag.stages.goal import goal_of
+from unlag.stages.journal import Journal
 from unlag.stages.npu_accuracy import Judge, judge_of, static_bench
 from unlag.stages.npu_models import calibration_of, compile_model, npu_options, prepare
 from unlag.stages.npu_search import Candidate, Search, choose
+from unlag.stages.start import keep_start, read_start
 
 FEWEST_ROUNDS = 2
 NAIVE = "the standard, quantized by ONNX Runtime's defaults"
@@ -44,8 +47,10 @@ NOT_MEASURED = (
 )
 
 
-def fix_for_npu(bench: Bench, folder: Path, output: Path) -> Fixed:
+def fix_for_npu(bench: Bench, folder: Path, output: Path, journal: Journal | None = None) -> Fixed:
     """Make the standard run on the NPU; files go into ``folder``, and ``output`` is only named in the record.
+
+    What the journal knows of an interrupted run is not measured again.
 
     Raises:
         UsageError: nothing can be compiled for the NPU here, the standard or the workload can't be used, or no
@@ -55,8 +60,9 @@ def fix_for_npu(bench: Bench, folder: Path, output: Path) -> Fixed:
     on_cpu = Variant(case.standard.runtime, case.standard.path, _for_cpu(case.standard))
     options = npu_options({**case.standard.options, **case.variant.options})
     static = static_bench(dataclasses.replace(bench, case=msgspec.structs.replace(case, standard=on_cpu)))
-    compared = _measured(static.within(0.0, 0.25))
-    judge = judge_of(static, compared.scores.get(STANDARD))
+    journal = journal or Journal()
+    compared = _measured(static.within(0.0, 0.25), journal)
+    judge = judge_of(static, compared.scores.get(STANDARD), journal)
     before = _before(static.within(0.25, 0.4), judge, _defaults(options), folder)
     prepared = folder / "prepared.onnx"
     changed = _prepare(static.within(0.4, 0.45), judge, prepared)
@@ -76,12 +82,17 @@ def _defaults(options: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in options.items() if key not in WHOLE}
 
 
-def _measured(bench: Bench) -> Compared:
+def _measured(bench: Bench, journal: Journal) -> Compared:
     """The standard by itself: its scores, and roughly its time on this CPU, which decides nothing here."""
+    known = read_start(bench, journal)
+    if known is not None:
+        return known[0]
     case = msgspec.structs.replace(
         bench.case, variant=bench.case.standard, rounds=FEWEST_ROUNDS, max_rounds=FEWEST_ROUNDS
     )
-    return compare_at(dataclasses.replace(bench, case=case))
+    compared = compare_at(dataclasses.replace(bench, case=case))
+    keep_start(journal, compared, nothing_to_explain(compared.comparison), Observed())
+    return compared
 
 
 def _before(bench: Bench, judge: Judge, options: Mapping[str, str], folder: Path) -> OnNpu:

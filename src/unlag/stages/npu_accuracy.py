@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -18,7 +19,9 @@ from unlag.measure.spread import Spread
 from unlag.measure.statistics import Interval, paired_bootstrap
 from unlag.model.variant import DEFAULT_RUNTIME, Variant
 from unlag.model.workload import Evaluation, Feed, Rows, Signature, TensorInfo, WorkloadRequest
+from unlag.runtimes.qualcomm import runtime_version
 from unlag.stages.fixed import PartScore
+from unlag.stages.journal import Journal
 from unlag.workloads.contract import load_workload
 
 ITEMS = (128, 64, 32, 16)
@@ -93,13 +96,24 @@ def largest_part(evaluation: Evaluation, run_s: float, limit_s: float, seed: int
     return part
 
 
-class Judge:
-    """Holds models for the NPU against the standard on the same items."""
+class _Judged(msgspec.Struct, frozen=True):
+    """What was found out about a model in one way; kept, so that a resumed fix need not run it again."""
 
-    def __init__(self, bench: Bench, standard: Scored | None, answers: Sequence[Feed]) -> None:
+    score: PartScore | None = None
+    cosine: float = 0.0
+    run_s: float = 0.0
+
+
+class Judge:
+    """Holds models for the NPU against the standard on the same items. A model is known by its name."""
+
+    def __init__(
+        self, bench: Bench, standard: Scored | None, answers: Sequence[Feed], journal: Journal | None = None
+    ) -> None:
         self._bench = bench
         self._standard = standard
         self._answers = list(answers)
+        self._journal = journal or Journal()
         self.run_s = 0.0
         """Seconds that the simulator took for a run of the last model, on one core."""
 
@@ -111,7 +125,9 @@ class Judge:
         """
         evaluation = self._bench.workload.evaluation
         part = None if evaluation is None else choose_part(evaluation, ITEMS[0], self._bench.case.seed)
-        return None if part is None else self._score(name, by_codes(path), part)
+        if part is None:
+            return None
+        return self._once("by codes", name, lambda: _Judged(self._score(name, by_codes(path), part))).score
 
     def simulate(self, name: str, variant: Variant, limit_s: float, fewest: int = ITEMS[-1]) -> PartScore | None:
         """Points in the simulator, on as many items as it can run in the time; nothing where these are too few.
@@ -119,13 +135,41 @@ class Judge:
         Raises:
             ContenderError: it can't be opened or run.
         """
-        self.run_s = self._spread(name, variant).run_s(self._bench.workload.feed)
+        judged = self._once("simulated", name, lambda: self._simulated(name, variant, limit_s, fewest))
+        self.run_s = judged.run_s
+        return judged.score
+
+    def cosine(self, name: str, variant: Variant) -> float:
+        """Of a variant's outputs to the standard's, on the agreement runs.
+
+        Raises:
+            ContenderError: it can't be opened or run.
+            UsageError: the outputs can't be compared.
+        """
+
+        def judged() -> _Judged:
+            answers = self._spread(name, variant).answers(self._bench.workload.agreement)
+            return _Judged(cosine=agreement(self._answers, answers).cosine)
+
+        return self._once("cosine", name, judged).cosine
+
+    def _once(self, how: str, name: str, judge: Callable[[], _Judged]) -> _Judged:
+        step = (runtime_version(), how, name)
+        known = self._journal.read(_Judged, *step)
+        if known is None:
+            known = judge()
+            self._journal.write(known, *step)
+        return known
+
+    def _simulated(self, name: str, variant: Variant, limit_s: float, fewest: int) -> _Judged:
+        run_s = self._spread(name, variant).run_s(self._bench.workload.feed)
         evaluation, cores = self._bench.workload.evaluation, len(self._bench.cores)
         if evaluation is None:
-            return None
-        part = largest_part(evaluation, self.run_s / cores, limit_s, self._bench.case.seed)
-        enough = part is not None and len(part.items) >= min(fewest, len(evaluation.labels))
-        return self._score(name, variant, part) if part is not None and enough else None
+            return _Judged(run_s=run_s)
+        part = largest_part(evaluation, run_s / cores, limit_s, self._bench.case.seed)
+        if part is None or len(part.items) < min(fewest, len(evaluation.labels)):
+            return _Judged(run_s=run_s)
+        return _Judged(self._score(name, variant, part), run_s=run_s)
 
     def _score(self, name: str, variant: Variant, part: Part) -> PartScore:
         evaluation, standard = self._bench.workload.evaluation, self._standard
@@ -137,15 +181,6 @@ class Judge:
             raise UsageError(f"{name}: it gives {list(made.shape)} numbers, other ones than the standard")
         return scored_part(evaluation, standard, part, made, self._bench.case.seed)
 
-    def cosine(self, name: str, variant: Variant) -> float:
-        """Of a variant's outputs to the standard's, on the agreement runs.
-
-        Raises:
-            ContenderError: it can't be opened or run.
-            UsageError: the outputs can't be compared.
-        """
-        return agreement(self._answers, self._spread(name, variant).answers(self._bench.workload.agreement)).cosine
-
     def _spread(self, name: str, variant: Variant) -> Spread:
         return Spread(name, variant, self._bench.cores, progress=self._bench.progress)
 
@@ -155,14 +190,14 @@ def by_codes(path: Path) -> Variant:
     return Variant(DEFAULT_RUNTIME, str(path), {"optimization": "off"})
 
 
-def judge_of(bench: Bench, standard: Scored | None) -> Judge:
+def judge_of(bench: Bench, standard: Scored | None, journal: Journal) -> Judge:
     """A judge that knows what the standard answers.
 
     Raises:
         ContenderError: the standard can't be run.
     """
     spread = Spread("the standard", bench.case.standard, bench.cores)
-    return Judge(bench, standard, spread.answers(bench.workload.agreement))
+    return Judge(bench, standard, spread.answers(bench.workload.agreement), journal)
 
 
 def scored_part(evaluation: Evaluation, standard: Scored, part: Part, made: Rows, seed: int) -> PartScore:

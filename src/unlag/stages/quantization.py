@@ -64,7 +64,9 @@ def tune_quantization(workshop: Workshop, current: Plan, goal: Goal, look: Look 
     A candidate's own loss is counted from the float32 candidate, since a variant may be wrong for other reasons, which
     later stages mend.
     """
-    return _tune(workshop, current, goal, look, "quantization", WHOLE_MODELS)
+    plan, decision, facts = _tune(workshop, current, goal, look, "quantization", WHOLE_MODELS)
+    known = [*(part.remedy for part in decision.kept), *(part.remedy for part in decision.rejected)]
+    return plan, decision + Decision((), (*not_worth_trying(facts, known), *_no_float16(workshop)))
 
 
 def retune_quantization(workshop: Workshop, current: Plan, goal: Goal, look: Look = LayersOf) -> tuple[Plan, Decision]:
@@ -72,12 +74,13 @@ def retune_quantization(workshop: Workshop, current: Plan, goal: Goal, look: Loo
 
     Gives the current plan and a decision that keeps nothing where that is the best still.
     """
-    return _tune(workshop, current, goal, look, "quantization, again", AGAIN)
+    plan, decision, _facts = _tune(workshop, current, goal, look, "quantization, again", AGAIN)
+    return plan, decision
 
 
 def _tune(  # noqa: PLR0913, PLR0917 - a search has these parts
     workshop: Workshop, current: Plan, goal: Goal, look: Look, what: str, most: int
-) -> tuple[Plan, Decision]:
+) -> tuple[Plan, Decision, LayerFacts]:
     layers = look(workshop.within(0.0, 0.3), current)
     facts, choices = _choices(layers, goal, most)
     if workshop.bench.host.has_float16_arithmetic is True:
@@ -96,9 +99,8 @@ def _tune(  # noqa: PLR0913, PLR0917 - a search has these parts
     chosen = current if best is None else tried.trials[best].plan
     workshop.discard(trial.plan for trial in tried.trials.values() if trial.plan != chosen)
     decision = _decision(facts, tried, best, goal)
-    rejected = (*decision.rejected, *_no_float16(workshop))
     notes = () if _is_integer(chosen, layers) else _why_floats(facts, tried)
-    return chosen, Decision(decision.kept, rejected, notes)
+    return chosen, decision + Decision((), (), notes), facts
 
 
 def _is_integer(plan: Plan, layers: LooksAtLayers) -> bool:
@@ -220,8 +222,6 @@ def _lost_anyway(tried: Round) -> float:
 def _decision(facts: LayerFacts, tried: Round, best: str | None, goal: Goal) -> Decision:
     rejected = [*tried.failed, *(r for r in facts.failed if r.remedy not in tried.trials)]
     rejected += [Rejected(name, _reason(t, best, tried, goal)) for name, t in tried.trials.items() if name != best]
-    precisions: list[str] = [trial.plan.precision for trial in tried.trials.values()]
-    rejected += not_worth_trying(facts, [*precisions, *(part.remedy for part in rejected)])
     chosen = None if best is None else tried.trials[best]
     if chosen is None or best is None:
         return Decision((), tuple(rejected))

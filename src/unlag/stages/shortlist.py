@@ -173,19 +173,24 @@ def counted(layers: Sequence[Layer], precision: Precision, schemes: Schemes) -> 
 
 def not_worth_trying(facts: LayerFacts, known: Collection[str]) -> list[Rejected]:
     """Why the schemes that no whole model was made of were left out, in numbers; ``known`` have a reason already."""
-    plain_ms = facts.total_ms("float32") if "float32" in facts.times_ms else 0.0
-    left = [name for name in facts.schemes if plain_ms and name not in known]
-    return [Rejected(name, f"by single layers: {_in_layers(facts, name, plain_ms)}") for name in left]
+    if "float32" not in facts.times_ms:
+        return []
+    twins = {twin for same in SAME_KERNEL.values() for twin in same}
+    left = [name for name in facts.schemes if name not in known and name not in twins]
+    found = [Rejected(name, f"by single layers: {_in_layers(facts, name)}") for name in left]
+    for name, same in SAME_KERNEL.items():
+        other = [twin for twin in same if twin in facts.errors and twin not in known]
+        if other and name in facts.errors:
+            lost = ", ".join(f"{facts.error(twin):.2%}" for twin in other)
+            words = f"the kernel of {name}, with {lost} of each result lost where that loses {facts.error(name):.2%}"
+            found.append(Rejected(", ".join(other), f"by single layers: {words}"))
+    return found
 
 
-def _in_layers(facts: LayerFacts, name: Precision, plain_ms: float) -> str:
-    lost = f"{facts.error(name):.2%} of each result lost" if name in facts.errors else ""
-    twin = next((other for other, same in SAME_KERNEL.items() if name in same), None)
-    if twin is not None:
-        return f"the kernel of {twin}, and {lost} where that loses {facts.error(twin):.2%}"
-    own_ms = facts.total_ms(name)
+def _in_layers(facts: LayerFacts, name: Precision) -> str:
+    own_ms, plain_ms = facts.total_ms(name), facts.total_ms("float32")
     times = f"{own_ms / plain_ms:.2f}× the time of float kernels ({own_ms:.3g} against {plain_ms:.3g} ms)"
-    return f"{times}, {lost}" if lost else times
+    return f"{times}, {facts.error(name):.2%} of each result lost" if name in facts.errors else times
 
 
 def why_not_paying(facts: LayerFacts) -> str | None:
