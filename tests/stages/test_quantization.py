@@ -144,6 +144,23 @@ def test_a_loss_of_another_kind_is_not_held_against_a_scheme():
     assert "more than the budget allows" in rejected["static_int8"], "this one is worse for sure"
 
 
+def test_on_a_broken_graph_a_tie_goes_to_the_layers_that_lose_least():
+    """Its points are luck: by them the coarser codes would be better."""
+    known = facts({**PAYING.times_ms, "dynamic_int8_tensor": each(0.8)})
+    trials = {
+        "float32": trial(0.5, loss=4.6),
+        "dynamic_int8": trial(0.30, loss=4.9, loss_half=0.8),
+        "dynamic_int8_tensor": trial(0.295, loss=4.5, loss_half=0.8),
+    }
+    errors = {**ERRORS, "dynamic_int8_tensor": each(0.015)}
+    shop = workshop(trials, current_loss=4.6)
+    plan, _, _ = tune(shop, look=StubLayers(known, errors))
+    assert "dynamic_int8_tensor" in shop.searches[0][2]
+    assert plan.precision == "dynamic_int8"
+    fine = workshop({name: trial(t.ratio.estimate, loss=0.1) for name, t in trials.items()})
+    assert tune(fine, look=StubLayers(known, errors))[0].precision == "dynamic_int8_tensor", "the fastest otherwise"
+
+
 def test_a_scheme_that_mends_the_loss_is_the_measure_for_the_others():
     """The variant's int8 weights are coarse: float32 is right again, so int8 may lose the budget from there only."""
     trials = {"float32": trial(0.9, loss=0.0, change=3.0), "dynamic_int8": trial(0.95, loss=2.0, change=1.0)}

@@ -38,6 +38,8 @@ class LayerFacts(msgspec.Struct, frozen=True):
 
     def error(self, precision: Precision) -> float:
         """Root mean square of the layers' errors; infinite where they were not measured."""
+        if precision == "float32":
+            return 0.0
         errors = self.errors.get(precision)
         return math.sqrt(mean(e * e for e in errors.values())) if errors else math.inf
 

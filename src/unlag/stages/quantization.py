@@ -95,7 +95,7 @@ def _tune(  # noqa: PLR0913, PLR0917 - a search has these parts
         tried = msgspec.structs.replace(
             tried, trials={**tried.trials, **again.trials}, failed=(*tried.failed, *again.failed)
         )
-    best = _best(tried, goal)
+    best = _best(tried, facts, goal)
     chosen = current if best is None else tried.trials[best].plan
     workshop.discard(trial.plan for trial in tried.trials.values() if trial.plan != chosen)
     decision = _decision(facts, tried, best, goal)
@@ -175,11 +175,19 @@ def _room(trial: Trial, tried: Round, goal: Goal) -> tuple[float, float]:
     return goal.budget, goal.counted(trial.loss) - _lost_anyway(tried)
 
 
-def _best(tried: Round, goal: Goal) -> str | None:
-    """The best that helps and is affordable."""
+def _best(tried: Round, facts: LayerFacts, goal: Goal) -> str | None:
+    """The best that helps and is affordable. On a broken graph single layers tell better than points what is exact."""
     fine = {name: trial for name, trial in tried.trials.items() if _affordable(trial, tried, goal)}
     helping = {name: trial for name, trial in fine.items() if _helps(trial, tried, goal)}
-    return best_of(helping, goal) if helping else None
+    if not helping:
+        return None
+    best = best_of(helping, goal)
+    if not _is_broken(tried, goal) or goal.objective == "size":
+        return best
+    fastest = min(helping.values(), key=lambda trial: trial.ratio.estimate)
+    tied = {name: trial for name, trial in helping.items() if trial.ratio.estimate <= fastest.ratio.high}
+    exact = {name: facts.error(t.plan.precision) for name, t in tied.items() if not t.plan.layers}
+    return min(exact, key=lambda name: exact[name], default=best)
 
 
 def _helps(trial: Trial, tried: Round, goal: Goal) -> bool:
@@ -201,9 +209,14 @@ def _affordable(trial: Trial, tried: Round, goal: Goal) -> bool:
     if trial.loss is None:
         return near_enough(trial, _best_cosine(tried))
     anyway = _lost_anyway(tried)
-    if anyway > goal.budget:
+    if _is_broken(tried, goal):
         return trial.loss.low <= anyway + goal.budget
     return goal.allows(trial.loss, beyond=anyway)
+
+
+def _is_broken(tried: Round, goal: Goal) -> bool:
+    """Whether float32 arithmetic itself is outside the budget on this graph."""
+    return _lost_anyway(tried) > goal.budget
 
 
 def _best_cosine(tried: Round) -> float:
