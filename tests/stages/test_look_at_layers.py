@@ -9,12 +9,14 @@ import onnx
 import pytest
 
 from planting import LAYERS, cnn_feed, tiny_bert, tiny_cnn, tiny_feed
+from unlag.errors import UsageError
 from unlag.measure.bench import Bench
 from unlag.measure.host import read_host
 from unlag.measure.progress import silent
 from unlag.model.case import Case
 from unlag.model.variant import Variant
 from unlag.model.workload import Workload
+from unlag.stages.fixed import Rejected
 from unlag.stages.journal import Journal
 from unlag.stages.layer_bench import LayerBench, build_layers, open_layers, with_shapes
 from unlag.stages.layer_errors import layer_errors, layer_gains
@@ -95,13 +97,17 @@ def test_errors_are_those_of_the_codes(bert):
 
 def test_a_scheme_that_can_not_be_built_is_said(bert, monkeypatch):
     bench, layers = bert
-    facts = layer_errors(bench, layers, ("dynamic_int8",), LayerFacts((), {}, {}))
-    monkeypatch.setattr(
-        "unlag.stages.quantize.quantize_dynamic", lambda *_, **__: (_ for _ in ()).throw(OSError("disk"))
-    )
-    with pytest.raises(OSError, match="disk"):
-        layer_errors(bench, layers, ("dynamic_int8",), LayerFacts((), {}, {}))
-    assert facts.failed == ()
+
+    def refuses(*_: object, **__: object) -> None:
+        raise UsageError("no such kernel")
+
+    monkeypatch.setattr("unlag.stages.quantize.quantize_dynamic", refuses)
+    facts = layer_errors(bench, layers, ("dynamic_int8", "weight_int8"), LayerFacts((), {}, {}))
+    assert facts.failed == (Rejected("dynamic_int8", "no such kernel"),)
+    assert set(facts.errors) == {"weight_int8"}
+    facts = time_layers(bench, layers, ("dynamic_int8",), at_once=2)
+    assert facts.failed == (Rejected("dynamic_int8", "no such kernel"),)
+    assert not facts.times_ms, "float32 has nobody to race with"
 
 
 def test_the_last_layers_errors_arrive_and_a_dead_ones_do_not(tmp_path):
@@ -128,8 +134,9 @@ def test_the_last_layers_errors_arrive_and_a_dead_ones_do_not(tmp_path):
     assert gains["faint"] < 0.01
 
 
-def test_what_was_measured_is_read_from_the_journal_in_a_second_run(bert, tmp_path):
+def test_what_was_measured_is_read_from_the_journal_in_a_second_run(bert, tmp_path, monkeypatch):
     bench, layers = bert
+    monkeypatch.setattr("unlag.stages.look_at_layers.FIRST", ("dynamic_int8",))
     journal = Journal(tmp_path / "journal")
     built: list[Plan] = []
 

@@ -288,6 +288,8 @@ def test_size_counts_where_it_is_the_objective_and_costs_no_time():
     assert list(shop.searches[0][2])[:3] == ["float32", "blocks_int4", "weight_int8"]
     assert plan.precision == "dynamic_int8", "as small as weight_int8, as accurate, and faster"
     assert tune(workshop(trials))[0].precision == "dynamic_int8"
+    unsure = {"float32": trial(1.0), "blocks_int4": trial(1.07, half=0.15, size_bytes=20)}
+    assert tune(workshop(unsure), objective="size")[0].precision == "as_is", "it may be equally fast; it looks slower"
 
 
 def test_float16_is_tried_where_the_cpu_computes_in_it():

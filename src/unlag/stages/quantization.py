@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from unlag.errors import Missing
-from unlag.measure.statistics import Interval
+from unlag.measure.statistics import SMALLEST_EFFECT, Interval
 from unlag.stages.fixed import Decision, Kept, Rejected
 from unlag.stages.goal import Goal
 from unlag.stages.layer_facts import SAME_KERNEL, LayerFacts
@@ -192,7 +192,8 @@ def _best(tried: Round, facts: LayerFacts, goal: Goal) -> str | None:
 
 def _helps(trial: Trial, tried: Round, goal: Goal) -> bool:
     """Faster, or smaller where that counts, or more accurate; then it may be slower if the budget needs that."""
-    smaller = goal.objective == "size" and trial.size_bytes * SAME_SIZE < tried.current_size_bytes
+    no_cost = trial.ratio.estimate <= 1 + SMALLEST_EFFECT
+    smaller = goal.objective == "size" and no_cost and trial.size_bytes * SAME_SIZE < tried.current_size_bytes
     if trial.faster or ((smaller or trial.more_accurate) and not trial.slower):
         return True
     if trial.loss is None or tried.current_loss is None or goal.allows(tried.current_loss):
