@@ -28,7 +28,7 @@ from unlag import pipeline
 from unlag.causes.contract import Remedy, diagnose, find_causes
 from unlag.errors import UsageError
 from unlag.model.case import Case
-from unlag.model.draft import Draft, open_draft
+from unlag.model.draft import OnnxDraft, open_draft
 from unlag.model.facts import facts_of
 from unlag.model.graph import read_model, save_model
 from unlag.model.normal_form import normal_form
@@ -113,7 +113,7 @@ def test_weights_are_found_in_the_same_model(name):
     assert set(align_weights(model, model)) == weights
 
 
-def drafted(path: Path) -> Draft:
+def drafted(path: Path) -> OnnxDraft:
     variant = Variant("onnxruntime", str(path))
     return open_draft(variant, variant)
 

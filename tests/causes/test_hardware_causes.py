@@ -15,7 +15,7 @@ from rewriting import parsed
 from unlag.causes.contract import Finding, diagnose, find_causes
 from unlag.errors import Missing
 from unlag.measure.host_facts import Gpu
-from unlag.model.draft import Draft, Observed
+from unlag.model.draft import Observed, OnnxDraft
 from unlag.model.variant import Variant
 from unlag.observe.evidence import Evidence, Side
 from unlag.runtimes.contract import Profile
@@ -46,9 +46,9 @@ def opened(side: Side, options: dict[str, str]) -> Variant:
     return msgspec.structs.replace(side.variant, options=options)
 
 
-def drafted(pair: Pair, options: dict[str, str]) -> Draft:
+def drafted(pair: Pair, options: dict[str, str]) -> OnnxDraft:
     model = editable(pair.variant)
-    return Draft(Variant("onnxruntime", "model.onnx", options), model, editable(pair.standard), dict(options))
+    return OnnxDraft(Variant("onnxruntime", "model.onnx", options), model, editable(pair.standard), dict(options))
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_integer_products_become_products_that_the_device_has_kernels_for():
     assert after["MatMul"] == before["MatMul"] + before["MatMulInteger"]
 
 
-def remedies_of(cause: str) -> dict[str, Callable[[Draft], int]]:
+def remedies_of(cause: str) -> dict[str, Callable[[OnnxDraft], int]]:
     return {remedy.id: remedy.apply for remedy in CAUSES[cause].remedies}
 
 

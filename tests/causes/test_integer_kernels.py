@@ -16,7 +16,7 @@ from unlag.causes.unoptimized_integer_kernel import CAUSE as UNOPTIMIZED
 from unlag.causes.unpacked_block_weights import CAUSE as UNPACKED
 from unlag.errors import Missing
 from unlag.measure.statistics import Interval
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.model.variant import Variant
 from unlag.observe.evidence import Evidence
 from unlag.runtimes.contract import Operator, Profile
@@ -75,7 +75,7 @@ def test_products_of_other_sizes_are_not_compared():
 
 def test_the_remedy_without_a_dot_product_leaves_no_integer_product():
     quantized = dynamic(tiny_bert(), op_types=["MatMul"])
-    draft = Draft(Variant("onnxruntime", ""), editable(quantized), editable(tiny_bert()))
+    draft = OnnxDraft(Variant("onnxruntime", ""), editable(quantized), editable(tiny_bert()))
     assert NO_DOT_PRODUCT.remedies[0].apply(draft) == 8
     assert {"MatMulInteger", "DynamicQuantizeLinear"}.isdisjoint(node.op_type for node in draft.model.graph)
     assert NO_DOT_PRODUCT.remedies[0].apply(draft) == 0
@@ -139,13 +139,13 @@ def _product(number: int, op_type: str, time_ms: float, rows: int) -> Operator:
 def test_both_remedies_for_blocks_work_once():
     variant = unpacked_block_weights.plant().variant
     for remedy in UNPACKED.remedies:
-        draft = Draft(Variant("onnxruntime", ""), editable(variant), editable(variant))
+        draft = OnnxDraft(Variant("onnxruntime", ""), editable(variant), editable(variant))
         assert remedy.apply(draft) == 3
         assert remedy.apply(draft) == 0
 
 
 def test_blocks_that_the_runtime_makes_itself_are_unpacked_in_the_file():
-    draft = Draft(Variant("onnxruntime", ""), editable(flash(int8_weights=True)), editable(tiny_bert()))
+    draft = OnnxDraft(Variant("onnxruntime", ""), editable(flash(int8_weights=True)), editable(tiny_bert()))
     unpack = next(remedy for remedy in UNPACKED.remedies if remedy.id == "float_block_products")
     assert unpack.apply(draft) == 8
     assert unpack.apply(draft) == 0
@@ -160,7 +160,7 @@ def test_small_is_thin_or_of_few_weights(inputs, outputs, small):
 
 def test_the_remedy_for_small_products_leaves_large_ones():
     model = small_dynamic_products.layers([(16, 1024), (1024, 1024), (1024, 16)])
-    draft = Draft(Variant("onnxruntime", ""), editable(dynamic(model, op_types=["MatMul"])), editable(model))
+    draft = OnnxDraft(Variant("onnxruntime", ""), editable(dynamic(model, op_types=["MatMul"])), editable(model))
     assert SMALL.remedies[0].apply(draft) == 2
     assert sum(node.op_type == "MatMulInteger" for node in draft.model.graph) == 1
 

@@ -8,7 +8,7 @@ import pytest
 from planting import editable, gather_evidence, tiny_bert
 from unlag.causes.contract import Finding, diagnose, find_causes
 from unlag.errors import Missing
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.model.variant import Variant
 from unlag.observe.evidence import Evidence, Side
 from zoo import disabled_passes, other_session_settings
@@ -18,7 +18,9 @@ CAUSES = {cause.id: cause for cause in find_causes()}
 
 def remedy_on(cause: str, ours: dict[str, str], theirs: dict[str, str], now: dict[str, str] | None = None):
     model = editable(tiny_bert())
-    draft = Draft(Variant("onnxruntime", "model.onnx", ours), model, model, dict(ours if now is None else now), theirs)
+    draft = OnnxDraft(
+        Variant("onnxruntime", "model.onnx", ours), model, model, dict(ours if now is None else now), theirs
+    )
     return draft, CAUSES[cause].remedies[0].apply
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from planting import editable, tiny_bert
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.model.variant import Variant
 from unlag.observe.session_options import MEMORY, PASSES, SPINNING, THREADS, adopt, differing, passes_off, remaining
 
 
-def draft(ours: dict[str, str], theirs: dict[str, str]) -> Draft:
+def draft(ours: dict[str, str], theirs: dict[str, str]) -> OnnxDraft:
     model = editable(tiny_bert())
-    return Draft(Variant("onnxruntime", "model.onnx", ours), model, model, dict(ours), theirs)
+    return OnnxDraft(Variant("onnxruntime", "model.onnx", ours), model, model, dict(ours), theirs)
 
 
 def test_families_do_not_overlap():

@@ -8,16 +8,16 @@ import numpy as np
 import onnx_ir as ir
 
 from unlag.causes.contract import Cause, Finding, Remedy, Safety, Step
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.proof.copies import Suspect
 
 
-def weight_times(factor: float) -> Callable[[Draft], int]:
+def weight_times(factor: float) -> Callable[[OnnxDraft], int]:
     return change_weight(lambda w: w * factor)
 
 
-def change_weight(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Draft], int]:
-    def apply(draft: Draft) -> int:
+def change_weight(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[OnnxDraft], int]:
+    def apply(draft: OnnxDraft) -> int:
         weight = draft.model.graph.initializers["w"]
         assert weight.const_value is not None
         weight.const_value = ir.tensor(np.ascontiguousarray(change(weight.const_value.numpy()), np.float32), name="w")
@@ -26,8 +26,8 @@ def change_weight(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Draft
     return apply
 
 
-def set_option(name: str, value: str) -> Callable[[Draft], int]:
-    def apply(draft: Draft) -> int:
+def set_option(name: str, value: str) -> Callable[[OnnxDraft], int]:
+    def apply(draft: OnnxDraft) -> int:
         changed = draft.options.get(name) != value
         draft.options[name] = value
         return int(changed)
@@ -35,23 +35,23 @@ def set_option(name: str, value: str) -> Callable[[Draft], int]:
     return apply
 
 
-def break_model(draft: Draft) -> int:
+def break_model(draft: OnnxDraft) -> int:
     draft.model.graph[0].op_type = "NoSuchOperator"
     return 1
 
 
-def raises(draft: Draft) -> int:
+def raises(draft: OnnxDraft) -> int:
     raise ValueError(f"no rule for {draft.variant.name}")
 
 
-def nothing(draft: Draft) -> int:
+def nothing(draft: OnnxDraft) -> int:
     del draft
     return 0
 
 
 def suspect(  # noqa: PLR0917 - a cause has these parts
     name: str,
-    apply: Callable[[Draft], int] = nothing,
+    apply: Callable[[OnnxDraft], int] = nothing,
     safety: Safety = "EXACT",
     step: Step = Step.CLEAN,
     affects: frozenset[str] = frozenset({"speed"}),

@@ -12,7 +12,7 @@ from proof.remedies import nothing, raises, set_option, suspect, weight_times
 from unlag.causes.contract import Step
 from unlag.errors import UsageError
 from unlag.model.case import Case
-from unlag.model.draft import Draft, open_draft
+from unlag.model.draft import OnnxDraft, open_draft
 from unlag.model.variant import Variant
 from unlag.proof.copies import CopyShelf, make_copy
 
@@ -43,9 +43,9 @@ def test_the_empty_set_is_the_variant_itself(case, tmp_path):
 
 
 def test_a_copy_is_made_once(case, tmp_path):
-    calls: list[Draft] = []
+    calls: list[OnnxDraft] = []
 
-    def counted(draft: Draft) -> int:
+    def counted(draft: OnnxDraft) -> int:
         calls.append(draft)
         return weight_times(2)(draft)
 
@@ -75,7 +75,7 @@ def test_remedies_work_in_the_order_of_their_steps(case, tmp_path):
     order: list[str] = []
 
     def noted(name: str):
-        def apply(draft: Draft) -> int:
+        def apply(draft: OnnxDraft) -> int:
             del draft
             order.append(name)
             return 1

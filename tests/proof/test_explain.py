@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import msgspec
 import onnx
 import psutil
@@ -110,7 +112,9 @@ def test_a_detector_that_raises_has_failed_and_the_others_go_on(monkeypatch):
     healthy = suspect("healthy", nothing).cause
     faulty = Cause("faulty", "x", "graph", frozenset({"speed"}), frozenset(), broken, ())
     monkeypatch.setattr(explain, "find_causes", lambda: (faulty, healthy))
-    findings = {cause.id: finding for cause, finding in explain.diagnose_all(object())}
+    side = SimpleNamespace(variant=Variant("onnxruntime", "model.onnx"))
+    anywhere = SimpleNamespace(standard=side, variant=side)
+    findings = {cause.id: finding for cause, finding in explain.diagnose_all(anywhere)}
     assert findings["faulty"].status == "failed"
     assert "the detector raised KeyError" in findings["faulty"].reason
     assert findings["healthy"].status == "found"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from proof.remedies import break_model, change_weight, nothing, raises, suspect,
 from unlag.causes.contract import Step
 from unlag.measure.bench import Bench, open_bench
 from unlag.model.case import Case
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.model.workload import Shape
 from unlag.proof.copies import CopyShelf, Suspect
 from unlag.proof.outputs import check_remedies
+from unlag.rewrites.fix_dimensions import fix_dimensions
 
 __all__ = ["in_process"]  # a fixture
 
@@ -99,14 +101,14 @@ def test_a_remedy_that_raises_is_rejected_and_the_others_go_on(tmp_path):
     assert "no rule for variant.onnx" in rejected["faulty"]
 
 
-def after(first: str, factor: float) -> tuple[Callable[[Draft], int], Callable[[Draft], int]]:
+def after(first: str, factor: float) -> tuple[Callable[[OnnxDraft], int], Callable[[OnnxDraft], int]]:
     """Two remedies, of which the second only finds something to do when the first was at work."""
 
-    def begin(draft: Draft) -> int:
+    def begin(draft: OnnxDraft) -> int:
         draft.model.graph.metadata_props[first] = "done"
         return 1
 
-    def follow(draft: Draft) -> int:
+    def follow(draft: OnnxDraft) -> int:
         return weight_times(factor)(draft) if first in draft.model.graph.metadata_props else 0
 
     return begin, follow
@@ -125,3 +127,27 @@ def test_a_cheat_that_only_works_after_another_remedy_is_caught(tmp_path):
     begin, follow = after("scale", 2.0)
     kept, _ = judged(tmp_path, suspect("first", begin, step=Step.RESTORE), suspect("cheat", follow, step=Step.FUSE))
     assert kept == ["first"]
+
+
+def fix_batch(draft: OnnxDraft) -> int:
+    return fix_dimensions(draft.model, {"x": (4, 4)})
+
+
+def fixing(name: str) -> Suspect:
+    made = suspect(name, fix_batch)
+    return replace(made, remedy=replace(made.remedy, fixes_shape=True))
+
+
+def test_a_remedy_that_fixes_the_shape_is_judged_at_that_shape_and_so_are_the_others(tmp_path):
+    bench = bench_of(tmp_path)
+    assert bench.workload.feed["x"].shape == (4, 4)
+    others = tuple({"x": np.ones((rows, 4), np.float32)} for rows in (1, 2))
+    bench = replace(bench, workload=replace(bench.workload, agreement=others))
+    begin, follow = after("scale", 1 + 1e-6)
+    suspects = (
+        fixing("fixed"),
+        suspect("first", begin, step=Step.RESTORE),
+        suspect("second", follow, step=Step.FUSE),
+    )
+    kept, rejections = check_remedies(bench, CopyShelf(bench.case, suspects, tmp_path), suspects)
+    assert [s.id for s in kept] == ["fixed", "first", "second"], rejections

@@ -15,7 +15,7 @@ from planting import tiny_bert, tiny_feed
 from unlag.model.deployment import MODEL, deploy
 from unlag.model.variant import Variant
 from unlag.report.folder_note import folder_note
-from unlag.runtimes.onnxruntime import _session_options
+from unlag.runtimes.onnxruntime.options import session_options
 
 ENTRIES = (
     "session.intra_op.allow_spinning", "session.set_denormal_as_zero", "session.dynamic_block_base",
@@ -82,7 +82,7 @@ def facts(options: ort.SessionOptions) -> dict[str, object]:
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_the_code_opens_the_model_as_unlag_does(folder, monkeypatch, options):
     names = run_code(folder(options), monkeypatch)
-    assert facts(names["options"]) == facts(_session_options(Variant("onnxruntime", MODEL, options), 1))
+    assert facts(names["options"]) == facts(session_options(Variant("onnxruntime", MODEL, options), 1))
     expected = ort.InferenceSession(MODEL).run(None, tiny_feed())[0]
     assert np.asarray(names["session"].run(None, tiny_feed())[0]) == pytest.approx(expected, rel=1e-3, abs=1e-3)
 

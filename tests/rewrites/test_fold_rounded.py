@@ -8,7 +8,7 @@ import pytest
 from planting import editable, tiny_bert, tiny_feed
 from rewriting import assert_untouched, kinds, outputs, parsed, relative_error, rewritten
 from unlag.causes.rounded_weights import CAUSE
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.model.variant import Variant
 from unlag.rewrites.fold_rounded import fold_rounded
 from zoo.rounded_weights import plant
@@ -35,7 +35,7 @@ def test_codes_of_eight_bits_stay():
 
 def remedied(standard: onnx.ModelProto, variant: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     def restore(model):
-        return CAUSE.remedies[0].apply(Draft(Variant("onnxruntime", ""), model, editable(standard)))
+        return CAUSE.remedies[0].apply(OnnxDraft(Variant("onnxruntime", ""), model, editable(standard)))
 
     return rewritten(variant, restore)
 

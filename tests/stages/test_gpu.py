@@ -22,7 +22,7 @@ from unlag.measure.host_gpu import capability_of
 from unlag.model.case import Case
 from unlag.model.variant import Variant
 from unlag.model.workload import Shape
-from unlag.runtimes.nvidia import CPU, CUDA, INSTALL, TENSORRT
+from unlag.runtimes.onnxruntime.nvidia import CPU, CUDA, INSTALL, TENSORRT
 from unlag.stages import fix as fix_module
 from unlag.stages import gpu
 from unlag.stages import search as search_module

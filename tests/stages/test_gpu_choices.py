@@ -9,7 +9,7 @@ import pytest
 
 from recorded_profiles import FILES, RECORDED, chosen, reasons, seen
 from unlag.errors import Missing
-from unlag.runtimes.nvidia import CPU, CUDA
+from unlag.runtimes.onnxruntime.nvidia import CPU, CUDA
 from unlag.stages.gpu import ROUNDS
 from unlag.stages.gpu_choices import FLOAT32, Round, choose, copies, fallen, host_share, launch_share
 

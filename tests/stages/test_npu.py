@@ -22,8 +22,8 @@ from unlag.measure.statistics import Interval
 from unlag.model.case import Case
 from unlag.model.variant import Variant
 from unlag.model.workload import Evaluation
-from unlag.runtimes import qualcomm
-from unlag.runtimes.qualcomm import CONTEXT, TRACE, Compilation, Refusal, read_compilation
+from unlag.runtimes.onnxruntime import qualcomm
+from unlag.runtimes.onnxruntime.qualcomm import CONTEXT, TRACE, Compilation, Refusal, read_compilation
 from unlag.stages import npu_search
 from unlag.stages.fixed import PartScore
 from unlag.stages.goal import Goal

@@ -21,8 +21,8 @@ from unlag.model.workload import Shape
 from unlag.report import to_markdown
 from unlag.report.record import parse_record, to_json
 from unlag.rewrites.fix_dimensions import fix_dimensions
-from unlag.runtimes import qualcomm
 from unlag.runtimes.contract import find_runtime
+from unlag.runtimes.onnxruntime import qualcomm
 from unlag.stages.fixed import Fix
 from unlag.stages.npu_accuracy import static_bench
 from unlag.stages.npu_models import compile_model, npu_options

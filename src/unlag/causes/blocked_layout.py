@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
 from unlag.errors import Missing
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.model.facts import GraphFacts, Node
 from unlag.observe.evidence import Evidence, Side
 from unlag.observe.graphs import executed_graphs
@@ -72,7 +72,7 @@ def _total_ms(side: Side, op_types: frozenset[str] | None) -> float:
     return sum(o.time_ms for o in side.profile.operators if op_types is None or o.op_type in op_types)
 
 
-def _keep_layout(draft: Draft) -> int:
+def _keep_layout(draft: OnnxDraft) -> int:
     level = draft.options.get(OPTION, LEVELS[-1])
     if draft.variant.runtime != "onnxruntime" or level not in LEVELS or LEVELS.index(level) <= LEVELS.index(PLAIN):
         return 0

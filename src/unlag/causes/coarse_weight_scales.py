@@ -21,7 +21,7 @@ from __future__ import annotations
 from statistics import median
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.model.facts import GraphIndex
 from unlag.observe.align import align_weights
 from unlag.observe.evidence import Evidence
@@ -72,7 +72,7 @@ def _has_one_scale(index: GraphIndex, read: WeightRead) -> bool:
     return scale is not None and all(size == 1 for size in scale.shape)
 
 
-def _requantize(draft: Draft) -> int:
+def _requantize(draft: OnnxDraft) -> int:
     return requantize_from(draft.model, draft.standard, align_weights(draft.standard, draft.model))
 
 

@@ -1,6 +1,7 @@
 """What a cause is: a detector over evidence, and the remedies that prove it by taking it away.
 
-A cause is one file in this folder with one ``CAUSE``; its id is the file's name. Its module docstring is the
+A cause is one file with one ``CAUSE``; its id is the file's name. Those of ONNX Runtime are in this folder, those of
+another runtime in the folder of its name. Its module docstring is the
 documentation that ``unlag causes ID`` prints.
 """
 
@@ -12,12 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 
 from unlag.errors import Missing
 from unlag.model.draft import Draft
+from unlag.model.variant import DEFAULT_RUNTIME
 from unlag.observe.evidence import Evidence
 
 Dimension = Literal["quantization", "graph", "hardware", "parallel", "measurement"]
@@ -48,8 +50,11 @@ class Step(IntEnum):
     """Change how the runtime runs the graph."""
 
 
+D = TypeVar("D", bound=Draft)
+
+
 @dataclass(frozen=True)
-class Remedy:
+class Remedy(Generic[D]):
     """A change that takes a cause away. ``apply`` edits the draft and says in how many places (0: nothing to do).
 
     EXACT keeps the outputs up to rounding, CLOSE may change them a little or restores what was lost,
@@ -60,7 +65,7 @@ class Remedy:
     title: str
     safety: Safety
     step: Step
-    apply: Callable[[Draft], int]
+    apply: Callable[[D], int]
     fixes_shape: bool = False
     """The repaired model takes inputs of the measured shape only, so that it can't run a data set."""
 
@@ -85,16 +90,23 @@ class Cause:
     affects: frozenset[Affects]
     needs: frozenset[Need]
     detect: Callable[[Evidence], Finding]
-    remedies: tuple[Remedy, ...]
+    remedies: tuple[Remedy[Any], ...]
     knots: Mapping[str, str] = field(default_factory=dict)
     """Why this cause's cost depends on another's, by the other's id: half a sentence for the report."""
+    runtimes: frozenset[str] = frozenset({DEFAULT_RUNTIME})
+    """Where it can happen; its remedies take the drafts of these runtimes."""
+
+    def concerns(self, evidence: Evidence) -> bool:
+        """Whether both sides run where this can happen."""
+        return {evidence.standard.variant.runtime, evidence.variant.variant.runtime} <= self.runtimes
 
 
 def find_causes() -> tuple[Cause, ...]:
     """All causes, by file name. A file that can't be imported is an error, never skipped."""
-    folder = Path(__file__).parent
-    names = sorted(m.name for m in pkgutil.iter_modules([str(folder)]) if m.name != "contract")
-    return tuple(cast("Cause", importlib.import_module(f"unlag.causes.{name}").CAUSE) for name in names)
+    found = pkgutil.walk_packages([str(Path(__file__).parent)], f"{__package__}.")
+    names = [module.name for module in found if not module.ispkg and module.name != __name__]
+    names.sort(key=lambda name: name.rpartition(".")[2])
+    return tuple(cast("Cause", importlib.import_module(name).CAUSE) for name in names)
 
 
 def diagnose(evidence: Evidence, cause: Cause) -> Finding:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
 from unlag.errors import Missing
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.observe.evidence import Evidence, Side
 from unlag.observe.passes import LEVELS, OPTION, has_fewer_passes, level_of
 
@@ -43,7 +43,7 @@ def _executed(side: Side) -> str:
     return "an unknown number of" if isinstance(side.executed, Missing) else str(len(side.executed.nodes))
 
 
-def _enable(draft: Draft) -> int:
+def _enable(draft: OnnxDraft) -> int:
     """Open the draft with the standard's level."""
     wanted = draft.standard_options.get(OPTION)
     if draft.options.get(OPTION, LEVELS[-1]) == (wanted or LEVELS[-1]):

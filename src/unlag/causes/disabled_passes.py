@@ -25,7 +25,7 @@ from collections.abc import Mapping
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
 from unlag.errors import Missing
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.observe.evidence import Evidence, Side
 from unlag.observe.session_options import DISABLE, PASSES, adopt, differing, passes_off, said
 
@@ -72,7 +72,7 @@ def _runs_the_same(evidence: Evidence) -> bool:
     return sorted((n.domain, n.op_type) for n in ours.nodes) == sorted((n.domain, n.op_type) for n in theirs.nodes)
 
 
-def _enable(draft: Draft) -> int:
+def _enable(draft: OnnxDraft) -> int:
     """Switch on what the variant came with switched off; what other remedies switched off stays off."""
     given = passes_off(draft.variant.options) - passes_off(draft.standard_options)
     now = passes_off(draft.options)

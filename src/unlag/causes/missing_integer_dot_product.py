@@ -23,7 +23,7 @@ from __future__ import annotations
 from unlag.causes.contract import Cause, Finding, Remedy, Step
 from unlag.causes.small_dynamic_products import is_small
 from unlag.errors import Missing
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.observe.evidence import Evidence
 from unlag.observe.graphs import executed_graphs
 from unlag.observe.kernels import integer_kernels
@@ -90,7 +90,7 @@ def _names(evidence: Evidence) -> str:
     return " and ".join(names) or "an int8 dot product"
 
 
-def _compute_in_floats(draft: Draft) -> int:
+def _compute_in_floats(draft: OnnxDraft) -> int:
     changed = float_products(draft.model, lambda product: product.node.op_type in INTEGER_PRODUCTS)
     return changed + float_recurrences(draft.model) + float_operators(draft.model, lambda _node: True)
 

@@ -19,7 +19,7 @@ Source: onnxruntime#10538 (a setting made for another machine); onnxruntime's li
 from __future__ import annotations
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.observe.evidence import Evidence
 from unlag.observe.session_options import adopt, differing, remaining, said
 
@@ -33,7 +33,7 @@ def _detect(evidence: Evidence) -> Finding:
     return Finding("found", f"{len(found)} session settings differ: {said(ours, theirs, found)}", tuple(found))
 
 
-def _adopt(draft: Draft) -> int:
+def _adopt(draft: OnnxDraft) -> int:
     return adopt(draft, remaining(draft.options, draft.standard_options))
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
 from unlag.errors import Missing
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.observe.evidence import Evidence, Side
 from unlag.observe.session_options import PROVIDER
 from unlag.rewrites.float_operators import float_operators
@@ -78,13 +78,13 @@ def _share(side: Side) -> float:
     return sum(operator.time_ms for operator in _fallen(side.profile.operators)) / total if total else 0.0
 
 
-def _float_on_device(draft: Draft) -> int:
+def _float_on_device(draft: OnnxDraft) -> int:
     model = draft.model
     products = float_products(model) + float_recurrences(model)
     return products + float_operators(model, lambda _node: True) + fold_dequantize(model)
 
 
-def _run_on_cpu(draft: Draft) -> int:
+def _run_on_cpu(draft: OnnxDraft) -> int:
     return int(draft.options.pop(PROVIDER, CPU) != CPU)
 
 

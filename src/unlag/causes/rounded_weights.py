@@ -25,7 +25,7 @@ from statistics import median
 import msgspec
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.model.facts import GraphIndex
 from unlag.observe.align import align_weights
 from unlag.observe.evidence import Evidence
@@ -94,7 +94,7 @@ def _rounded(index: GraphIndex) -> list[_Rounded]:
     return found
 
 
-def _restore(draft: Draft) -> int:
+def _restore(draft: OnnxDraft) -> int:
     """Widen weights of few bits, then put the standard's values in their place."""
     before = {str(name) for name in draft.model.graph.initializers}
     widened = float_products(draft.model, lambda product: product.bits <= FEW_BITS)

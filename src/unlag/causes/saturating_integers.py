@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
 from unlag.errors import Missing
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.model.facts import GraphIndex, Node
 from unlag.observe.evidence import Evidence
 from unlag.observe.graphs import executed_graphs
@@ -92,7 +92,7 @@ def _vnni(evidence: Evidence) -> str:
     return " and ".join(names) or "an int8 dot product"
 
 
-def _exact_sums(draft: Draft) -> int:
+def _exact_sums(draft: OnnxDraft) -> int:
     if draft.variant.runtime != "onnxruntime" or draft.options.get(OPTION) == "1":
         return 0
     draft.options[OPTION] = "1"

@@ -25,7 +25,7 @@ from __future__ import annotations
 from unlag.causes.contract import Cause, Finding, Remedy, Step
 from unlag.errors import Missing
 from unlag.measure.host_gpu import TENSOR_CORES, capability_of
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.observe.evidence import Evidence, Side
 from unlag.rewrites.narrow_floats import DELICATE, Half, narrow_floats
 from unlag.runtimes.contract import Operator
@@ -62,7 +62,7 @@ def _products(side: Side) -> list[Operator]:
     return [o for o in side.profile.operators if o.kind in BIG and o.kernel in DEVICES]
 
 
-def _narrow(draft: Draft, to: Half, kept: frozenset[str]) -> int:
+def _narrow(draft: OnnxDraft, to: Half, kept: frozenset[str]) -> int:
     draft.model, changed = narrow_floats(draft.model, to, kept)
     return changed
 

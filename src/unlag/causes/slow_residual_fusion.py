@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
 from unlag.errors import Missing
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.observe.evidence import Evidence, Side
 
 OPTION = "disable"
@@ -62,7 +62,7 @@ def _count_in_file(side: Side, op_type: str) -> int:
     return 0 if isinstance(side.graph, Missing) else sum(node.op_type == op_type for node in side.graph.nodes)
 
 
-def _disable(draft: Draft) -> int:
+def _disable(draft: OnnxDraft) -> int:
     passes = [name for name in draft.options.get(OPTION, "").split("+") if name]
     normalizes = any(node.op_type in _NORMALIZING for node in draft.model.graph.all_nodes())
     if draft.variant.runtime != "onnxruntime" or FUSION in passes or not normalizes:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.model.facts import GraphIndex
 from unlag.observe.evidence import Evidence
 from unlag.observe.graphs import file_graphs
@@ -53,7 +53,7 @@ def _subnormal(index: GraphIndex) -> dict[str, float]:
     }
 
 
-def _treat_as_zero(draft: Draft) -> int:
+def _treat_as_zero(draft: OnnxDraft) -> int:
     if draft.variant.runtime != "onnxruntime" or draft.options.get(OPTION) == "1":
         return 0
     draft.options[OPTION] = "1"

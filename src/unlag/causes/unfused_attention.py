@@ -23,7 +23,7 @@ onnxruntime!9108, onnxruntime#5113.
 from __future__ import annotations
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.model.facts import GraphIndex
 from unlag.observe.evidence import Evidence
 from unlag.observe.graphs import executed_graphs, file_graphs
@@ -69,7 +69,7 @@ def _products(blocks: tuple[AttentionBlock, ...]) -> int:
     return sum(len({p.product for p in block.projections if p is not None}) for block in blocks)
 
 
-def _pack(draft: Draft) -> int:
+def _pack(draft: OnnxDraft) -> int:
     """Pack the projections; weights stored as codes are widened first where the runtime does that itself at load."""
     packed = pack_projections(draft.model)
     if packed or draft.options.get(OPTION) == LEVELS[0]:

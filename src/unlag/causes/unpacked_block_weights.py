@@ -25,7 +25,7 @@ import onnx_ir as ir
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
 from unlag.errors import Missing
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.model.facts import Node
 from unlag.observe.evidence import Evidence
 from unlag.observe.graphs import executed_graphs
@@ -74,7 +74,7 @@ def _fitting(evidence: Evidence, products: tuple[Product, ...]) -> str:
     return "integer_block_products" if pays else "float_block_products"
 
 
-def _compute_in_integers(draft: Draft) -> int:
+def _compute_in_integers(draft: OnnxDraft) -> int:
     changed = 0
     for node in draft.model.graph:
         if node.op_type in BLOCK_PRODUCTS and node.attributes.get_int("accuracy_level", 0) != INTEGER_ARITHMETIC:
@@ -83,7 +83,7 @@ def _compute_in_integers(draft: Draft) -> int:
     return changed
 
 
-def _compute_in_floats(draft: Draft) -> int:
+def _compute_in_floats(draft: OnnxDraft) -> int:
     changed = float_products(draft.model, lambda product: product.node.op_type in BLOCK_PRODUCTS)
     # The runtime makes block products of dequantized weights by itself: then the file has none.
     return changed or fold_dequantize(draft.model)

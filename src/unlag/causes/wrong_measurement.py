@@ -21,7 +21,7 @@ transformers#13944.
 from __future__ import annotations
 
 from unlag.causes.contract import Cause, Finding, Remedy, Step
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.observe.claimed_times import AGREEMENT, RUN_COUNTS, mean_from_cold, mean_with_load, off_by, reproduces
 from unlag.observe.evidence import Claim, Evidence, Side
 
@@ -80,7 +80,7 @@ def _said(claim: Claim, standard_ms: float | None, variant_ms: float | None) -> 
     return " and ".join(f"{ms:.2f} ms ({name})" for claimed, ms, name in sides if claimed and ms is not None)
 
 
-def _nothing(_draft: Draft) -> int:
+def _nothing(_draft: OnnxDraft) -> int:
     """How somebody measures is not in the model."""
     return 0
 

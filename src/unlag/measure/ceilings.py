@@ -19,7 +19,7 @@ from unlag.errors import Missing, UnlagError
 from unlag.measure.bench import Bench, quick
 from unlag.measure.contest import Contest
 from unlag.model.variant import DEFAULT_RUNTIME, Variant
-from unlag.runtimes.nvidia import runtime_version
+from unlag.runtimes.onnxruntime.nvidia import runtime_version
 
 SIDE = 1024
 """Of the square matrices: their product takes milliseconds and keeps every core busy."""

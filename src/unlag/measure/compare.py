@@ -22,7 +22,7 @@ from unlag.model.case import Case
 from unlag.model.variant import Variant
 from unlag.model.workload import Agreement, Evaluation
 from unlag.runtimes.contract import Placement
-from unlag.runtimes.qualcomm import is_simulated
+from unlag.runtimes.onnxruntime.qualcomm import is_simulated
 
 STANDARD, VARIANT, CONTROL = "standard", "variant", "control"
 

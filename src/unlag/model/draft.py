@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import onnx_ir as ir
@@ -28,9 +29,19 @@ class Observed(msgspec.Struct, frozen=True):
     """Activations that the executed graph quantizes and then dequantizes with no kernel in between."""
 
 
-@dataclass
-class Draft:
+class Draft(Protocol):
     """The one mutable thing that remedies work on; made anew from the files for every copy."""
+
+    options: dict[str, str]
+
+    def save(self, path: Path) -> Variant:
+        """Write the changed model to ``path``, with the suffix of its own format, and describe it as a variant."""
+        ...
+
+
+@dataclass
+class OnnxDraft:
+    """A draft of an ONNX file."""
 
     variant: Variant
     model: ir.Model
@@ -45,13 +56,13 @@ class Draft:
         return Variant(runtime=self.variant.runtime, path=str(path), options=dict(self.options))
 
 
-def open_draft(variant: Variant, standard: Variant, observed: Observed | None = None) -> Draft:
+def open_draft(variant: Variant, standard: Variant, observed: Observed | None = None) -> OnnxDraft:
     """Read both models anew.
 
     Raises:
         UsageError: one of them can't be read.
     """
-    return Draft(
+    return OnnxDraft(
         variant=variant,
         model=read_model(Path(variant.path)),
         standard=read_model(Path(standard.path)),

@@ -14,7 +14,6 @@ from unlag.measure.ceilings import ceilings_of
 from unlag.measure.compare import STANDARD, VARIANT
 from unlag.measure.comparison import Comparison, Measured
 from unlag.measure.contest import Contest
-from unlag.model.facts import GraphFacts, facts_of
 from unlag.model.graph import read_model
 from unlag.model.variant import Variant
 from unlag.observe.align import align_weights
@@ -77,29 +76,18 @@ def with_values(evidence: Evidence, standard: Sketches | Missing, variant: Sketc
 def _side(contest: Contest, name: str, variant: Variant, measured: Measured) -> Side:
     with tempfile.TemporaryDirectory(prefix="unlag-") as folder:
         made = contest.profile(name, PROFILED_RUNS, Path(folder))
-        executed = _facts(Path(made.executed)) if made.executed else Missing(made.executed_missing)
+        runtime = find_runtime(variant.runtime)
+        executed = runtime.read_executed(Path(made.executed)) if made.executed else Missing(made.executed_missing)
     return Side(
         variant=variant,
-        graph=read_facts(variant),
+        graph=runtime.read_graph(variant),
         executed=executed,
         profile=_scaled(made.profile, measured.latency_ms.median),
-        placement=find_runtime(variant.runtime).placement(made.profile, variant),
+        placement=runtime.placement(made.profile, variant),
         latency_ms=measured.latency_ms.median,
         load_ms=measured.load_ms,
         first_run_ms=measured.first_run_ms,
     )
-
-
-def read_facts(variant: Variant) -> GraphFacts | Missing:
-    """Facts of the graph in the variant's file, or why there are none."""
-    return _facts(Path(variant.path))
-
-
-def _facts(path: Path) -> GraphFacts | Missing:
-    try:
-        return facts_of(read_model(path))
-    except UnlagError as error:
-        return Missing(f"no graph could be read: {error.message}")
 
 
 def _scaled(profile: Profile, latency_ms: float) -> Profile:

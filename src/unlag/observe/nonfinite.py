@@ -8,8 +8,8 @@ from unlag.errors import Missing
 from unlag.measure.bench import Bench
 from unlag.measure.sketch import TensorFacts
 from unlag.model.facts import GraphFacts, GraphIndex
-from unlag.observe.gather import read_facts
 from unlag.observe.values import sketch_tensors, values_of
+from unlag.runtimes.contract import find_runtime
 
 
 def where_nonfinite(bench: Bench) -> str:
@@ -22,7 +22,7 @@ def where_nonfinite(bench: Bench) -> str:
     who, variant, held = (
         ("variant", bench.case.variant, tensors[1]) if healthy else ("standard", bench.case.standard, tensors[0])
     )
-    graph = read_facts(variant)
+    graph = find_runtime(variant.runtime).read_graph(variant)
     first = first_nonfinite(held)
     if first is None or isinstance(graph, Missing):
         return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.observe.passes import OPTION as LEVEL
 
 PROVIDER = "provider"
@@ -48,7 +48,7 @@ def passes_off(options: Mapping[str, str]) -> frozenset[str]:
     return frozenset(name for name in options.get(DISABLE, "").split("+") if name)
 
 
-def adopt(draft: Draft, names: Iterable[str]) -> int:
+def adopt(draft: OnnxDraft, names: Iterable[str]) -> int:
     """Give the draft the standard's values of these options; the number of options that change."""
     changed = differing(draft.options, draft.standard_options, names)
     for name in changed:

@@ -10,12 +10,10 @@ from unlag.errors import Missing, UnlagError
 from unlag.measure.bench import Bench
 from unlag.measure.sketch import TensorSketch
 from unlag.model.facts import GraphFacts
-from unlag.model.graph import read_model, save_model
 from unlag.model.variant import Variant
 from unlag.observe.evidence import AttentionFacts, Evidence, Values
 from unlag.observe.match import relative_error
-from unlag.observe.passes import OPTION
-from unlag.rewrites.expose_tensors import expose_tensors
+from unlag.runtimes.contract import find_runtime
 
 Sketches = Mapping[str, TensorSketch]
 
@@ -24,13 +22,9 @@ def sketch_tensors(bench: Bench, variant: Variant) -> Sketches | Missing:
     """Sketches of all tensors that the variant's file computes, in its order, or why there are none."""
     try:
         with tempfile.TemporaryDirectory(prefix="unlag-") as folder:
-            model = read_model(Path(variant.path))
-            names = expose_tensors(model)
-            path = Path(folder) / "exposed.onnx"
-            save_model(model, path)
-            exposed = variant.at(path).with_options(**{OPTION: "off"})
-            with bench.contest({"exposed": exposed}) as contest:
-                return contest.sketch("exposed", names)
+            exposed = find_runtime(variant.runtime).expose(variant, Path(folder))
+            with bench.contest({"exposed": exposed.variant}) as contest:
+                return contest.sketch("exposed", exposed.tensors)
     except UnlagError as error:
         return Missing(f"its tensors could not be looked at: {error.message}")
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
+import shutil
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from unlag.causes.contract import Cause, Remedy
 from unlag.model.case import Case
-from unlag.model.draft import Observed, open_draft
+from unlag.model.draft import Observed
 from unlag.model.variant import Variant
 from unlag.proof.times import Removed
+from unlag.runtimes.contract import find_runtime
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,7 @@ class Suspect:
     """A cause that was found, and the remedy that shall prove it."""
 
     cause: Cause
-    remedy: Remedy
+    remedy: Remedy[Any]
 
     @property
     def id(self) -> str:
@@ -42,7 +46,7 @@ class Copy:
 
 def make_copy(case: Case, suspects: Iterable[Suspect], path: Path, observed: Observed | None = None) -> Copy:
     """Apply the suspects' remedies to a fresh copy of the variant, in the order of their steps, and write it."""
-    draft = open_draft(case.variant, case.standard, observed)
+    draft = find_runtime(case.variant.runtime).open_draft(case.variant, case.standard, observed)
     changes = {
         suspect.id: suspect.remedy.apply(draft)
         for suspect in sorted(suspects, key=lambda s: (s.remedy.step, s.remedy.id))
@@ -67,11 +71,12 @@ class CopyShelf:
     def take(self, removed: Removed) -> Copy:
         """The copy without these causes; what came out unchanged, or like another copy, is not kept twice."""
         if removed not in self._same:
-            path = self._folder / f"copy{len(self._same)}.onnx"
-            copy = make_copy(self._case, [self._suspects[cause] for cause in removed], path, self._observed)
+            place = Path(tempfile.mkdtemp(prefix="copy", dir=self._folder))
+            suspects = [self._suspects[cause] for cause in removed]
+            copy = make_copy(self._case, suspects, place / "model.onnx", self._observed)
             self._same[removed] = copy.effective
             if copy.effective in self._copies:
-                path.unlink(missing_ok=True)
+                shutil.rmtree(place)
             else:
                 self._copies[copy.effective] = copy
         return self._copies[self._same[removed]]

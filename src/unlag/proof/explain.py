@@ -100,8 +100,8 @@ def nothing_to_explain(comparison: Comparison) -> Explanation:
 
 
 def diagnose_all(evidence: Evidence) -> list[tuple[Cause, Finding]]:
-    """Every cause's answer, in the order of their names."""
-    return [(cause, diagnose(evidence, cause)) for cause in find_causes()]
+    """The answer of every cause that can happen in the pair's runtimes, in the order of their names."""
+    return [(cause, diagnose(evidence, cause)) for cause in find_causes() if cause.concerns(evidence)]
 
 
 def _grafts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from unlag.causes.contract import Remedy
 from unlag.errors import UnlagError
@@ -11,7 +12,7 @@ from unlag.measure.accuracy import agreement
 from unlag.measure.bench import Bench
 from unlag.measure.compare import STANDARD, VARIANT
 from unlag.measure.contest import Contest
-from unlag.model.workload import Feed
+from unlag.model.workload import Feed, Workload
 from unlag.proof.copies import Copy, CopyShelf, Suspect
 from unlag.proof.times import Removed
 
@@ -57,7 +58,7 @@ def check_remedies(
         else:
             rejected[suspect.id] = f"its remedy ({suspect.remedy.title}) found nothing to change"
     with bench.contest(contenders) as contest:
-        judge = _Judge(contest, bench.workload.agreement or (bench.workload.feed,))
+        judge = _Judge(contest, _feeds(bench.workload, suspects))
         for position, suspect in enumerate(s for s in suspects if s.id in pairs):
             bench.progress("checking what the remedies do to the outputs", position / len(pairs))
             reason = judge.fault(suspect.remedy, *pairs[suspect.id])
@@ -65,6 +66,16 @@ def check_remedies(
                 rejected[suspect.id] = reason
     kept = [suspect for suspect in suspects if suspect.id not in rejected]
     return kept, [Rejection(cause, reason) for cause, reason in rejected.items()]
+
+
+def _feeds(workload: Workload, suspects: Sequence[Suspect]) -> Sequence[Feed]:
+    """What all copies can run: where one of them takes the measured shape only, no sentences of other lengths."""
+    feeds = workload.agreement or (workload.feed,)
+    if not any(suspect.remedy.fixes_shape for suspect in suspects):
+        return feeds
+    wanted = {name: array.shape for name, array in workload.feed.items()}
+    fitting = [feed for feed in feeds if {name: array.shape for name, array in feed.items()} == wanted]
+    return fitting or (workload.feed,)
 
 
 def _build(shelf: CopyShelf, removed: Removed, suspect: Suspect, rejected: dict[str, str]) -> Copy | None:
@@ -84,7 +95,7 @@ class _Judge:
         self._feeds = feeds
         self._answers: dict[str, list[Feed]] = {}
 
-    def fault(self, remedy: Remedy, without: str, applied: str) -> str | None:
+    def fault(self, remedy: Remedy[Any], without: str, applied: str) -> str | None:
         """What is wrong with the remedy, from the contenders without and with it; or nothing."""
         try:
             standard, old, new = (self._answer(name) for name in (STANDARD, without, applied))

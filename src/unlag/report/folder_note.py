@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from unlag.model.deployment import MODEL
 from unlag.model.variant import DEFAULT_RUNTIME, Variant
-from unlag.runtimes.nvidia import PROVIDER_PREFIX, providers_of, short_name
-from unlag.runtimes.onnxruntime import CONFIG_PREFIX, LEVELS, SWITCH, provider_name
-from unlag.runtimes.qualcomm import CONTEXT, PACKAGE, is_asked
-from unlag.runtimes.qualcomm import session_code as npu_code
+from unlag.runtimes.onnxruntime.nvidia import PROVIDER_PREFIX, providers_of, short_name
+from unlag.runtimes.onnxruntime.options import CONFIG_PREFIX, LEVELS, SWITCH, provider_name
+from unlag.runtimes.onnxruntime.qualcomm import CONTEXT, PACKAGE, is_asked
+from unlag.runtimes.onnxruntime.qualcomm import session_code as npu_code
 
 FENCE = "```"
 

@@ -1,6 +1,6 @@
 """The normal form that every runtime delivers, and what a runtime file must offer.
 
-A runtime is one file in this folder with one ``RUNTIME``; it is found by its file name.
+A runtime is one file or folder here with one ``RUNTIME``; it is found by that name.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 import msgspec
 
 from unlag.errors import Missing, UsageError
 from unlag.model.variant import Variant
 from unlag.model.workload import Array, Feed, Signature
+
+if TYPE_CHECKING:  # workers read this file too, and need no graph library
+    from unlag.model.draft import Draft, Observed
+    from unlag.model.facts import GraphFacts
 
 Kind = Literal[
     "gemm",
@@ -84,6 +88,14 @@ class Inspection(msgspec.Struct, frozen=True):
     """On disk, external data included."""
 
 
+class Exposed(msgspec.Struct, frozen=True):
+    """A copy of a variant that gives out the tensors inside it, none of which its runtime fuses away."""
+
+    variant: Variant
+    tensors: tuple[str, ...]
+    """Names as in ``read_graph``, in the order in which they are computed."""
+
+
 class Session(Protocol):
     """An opened model. Lives in the worker's process only."""
 
@@ -125,7 +137,34 @@ class Runtime(Protocol):
         ...
 
     def executed_graph(self, variant: Variant, threads: int, folder: Path) -> Path | Missing:
-        """Write the graph that really runs, in ONNX form, into ``folder``. Called in a worker."""
+        """Write the graph that really runs into ``folder``, for ``read_executed``. Called in a worker."""
+        ...
+
+    def read_executed(self, path: Path) -> GraphFacts | Missing:
+        """What ``executed_graph`` wrote. Called in the parent."""
+        ...
+
+    def read_graph(self, variant: Variant) -> GraphFacts | Missing:
+        """Facts of the graph in the variant's file; an operator that ONNX has too goes by ONNX's name.
+
+        Called in the parent.
+        """
+        ...
+
+    def expose(self, variant: Variant, folder: Path) -> Exposed:
+        """Write a copy into ``folder`` whose inner tensors can be asked for. Called in the parent.
+
+        Raises:
+            UsageError: the runtime has no way to do that, or can't read the model.
+        """
+        ...
+
+    def open_draft(self, variant: Variant, standard: Variant, observed: Observed | None = None) -> Draft:
+        """Read the variant so that it can be changed. Called in the parent.
+
+        Raises:
+            UsageError: one of the two can't be read.
+        """
         ...
 
     def placement(self, profile: Profile, variant: Variant) -> Placement:
@@ -133,14 +172,10 @@ class Runtime(Protocol):
         ...
 
 
-_NO_RUNTIMES = frozenset({"contract", "nvidia", "bound_session", "qualcomm"})
-"""Files of this folder that are parts of a runtime."""
-
-
 def runtime_names() -> tuple[str, ...]:
-    """Names of the runtimes that have a file here."""
+    """Names of the runtimes that have a file or folder here."""
     folder = Path(__file__).parent
-    return tuple(sorted(m.name for m in pkgutil.iter_modules([str(folder)]) if m.name not in _NO_RUNTIMES))
+    return tuple(sorted(m.name for m in pkgutil.iter_modules([str(folder)]) if m.name != "contract"))
 
 
 def find_runtime(name: str) -> Runtime:

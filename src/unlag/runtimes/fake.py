@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import numpy as np
@@ -18,7 +18,11 @@ import numpy as np
 from unlag.errors import Missing, UsageError
 from unlag.model.variant import Variant
 from unlag.model.workload import Array, Feed, Signature, TensorInfo
-from unlag.runtimes.contract import Inspection, Operator, Option, Placement, Profile
+from unlag.runtimes.contract import Exposed, Inspection, Operator, Option, Placement, Profile
+
+if TYPE_CHECKING:
+    from unlag.model.draft import Draft, Observed
+    from unlag.model.facts import GraphFacts
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -130,6 +134,26 @@ class FakeRuntime:
         """There is none."""
         del variant, threads, folder
         return Missing("the fake runtime has no graph")
+
+    def read_executed(self, path: Path) -> GraphFacts | Missing:
+        """There is none."""
+        del path
+        return Missing("the fake runtime has no graph")
+
+    def read_graph(self, variant: Variant) -> GraphFacts | Missing:
+        """There is none."""
+        del variant
+        return Missing("the fake runtime has no graph")
+
+    def expose(self, variant: Variant, folder: Path) -> Exposed:
+        """It has no inside. Raises UsageError."""
+        del folder
+        raise UsageError(f"{variant.spec}: the fake runtime has no tensors inside")
+
+    def open_draft(self, variant: Variant, standard: Variant, observed: Observed | None = None) -> Draft:
+        """A script can't be changed. Raises UsageError."""
+        del standard, observed
+        raise UsageError(f"{variant.spec}: a script for the fake runtime can't be changed")
 
     def placement(self, profile: Profile, variant: Variant) -> Placement:
         """Everything runs on the fake."""

@@ -17,7 +17,7 @@ from unlag.model.case import Case
 from unlag.model.draft import Observed
 from unlag.model.variant import Variant
 from unlag.proof.explanation import Explanation
-from unlag.runtimes.qualcomm import check_available
+from unlag.runtimes.onnxruntime.qualcomm import check_available
 from unlag.stages.final import STAGES, Final, final_contest
 from unlag.stages.fixed import Decision, Fix, Kept, Rejected, StageName, StageResult
 from unlag.stages.goal import Goal, goal_of

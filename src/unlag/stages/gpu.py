@@ -16,7 +16,7 @@ from unlag.measure.host_gpu import capability_of
 from unlag.model.case import Case
 from unlag.model.variant import DEFAULT_RUNTIME, Variant
 from unlag.runtimes.contract import find_runtime
-from unlag.runtimes.nvidia import CUDA, INSTALL, short_name
+from unlag.runtimes.onnxruntime.nvidia import CUDA, INSTALL, short_name
 from unlag.stages.fixed import Decision
 from unlag.stages.fixed_shapes import obstacle
 from unlag.stages.goal import Goal

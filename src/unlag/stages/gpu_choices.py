@@ -21,7 +21,7 @@ from unlag.errors import Missing
 from unlag.measure.host_gpu import TENSOR_CORES
 from unlag.observe.work import flop_of
 from unlag.runtimes.contract import Operator, Placement, Profile
-from unlag.runtimes.nvidia import CPU, CUDA, TENSORRT
+from unlag.runtimes.onnxruntime.nvidia import CPU, CUDA, TENSORRT
 from unlag.stages.fixed import Rejected
 
 Round = Literal["placement", "launches", "precision", "alignment", "kernels", "engines"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unlag.causes.contract import Remedy, Step
+from unlag.model.draft import OnnxDraft
 from unlag.stages.fixed import Decision, Rejected
 from unlag.stages.fusing import UNFUSING, Fusing
 from unlag.stages.goal import Goal
@@ -28,7 +29,7 @@ def restructure_graph(workshop: Workshop, current: Plan, goal: Goal) -> tuple[Pl
     return fused, first + second
 
 
-def editing() -> dict[str, Remedy]:
+def editing() -> dict[str, Remedy[OnnxDraft]]:
     """Remedies that change the graph; hardware's session options are another stage's."""
     here = remedies_of("graph")
     return {

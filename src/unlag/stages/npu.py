@@ -22,7 +22,7 @@ from unlag.model.variant import DEFAULT_RUNTIME, Variant
 from unlag.proof.explain import nothing_to_explain
 from unlag.rewrites.fix_dimensions import fix_dimensions
 from unlag.rewrites.quantize_npu import quantize_by_default
-from unlag.runtimes.qualcomm import SOC, TRACE, WHOLE, Compilation, runtime_version
+from unlag.runtimes.onnxruntime.qualcomm import SOC, TRACE, WHOLE, Compilation, runtime_version
 from unlag.stages.fix import Fixed
 from unlag.stages.fixed import Fallback, Fix, Kept, Npu, OnNpu
 from unlag.stages.goal import goal_of

@@ -19,7 +19,7 @@ from unlag.measure.spread import Spread
 from unlag.measure.statistics import Interval, paired_bootstrap
 from unlag.model.variant import DEFAULT_RUNTIME, Variant
 from unlag.model.workload import Evaluation, Feed, Rows, Signature, TensorInfo, WorkloadRequest
-from unlag.runtimes.qualcomm import runtime_version
+from unlag.runtimes.onnxruntime.qualcomm import runtime_version
 from unlag.stages.fixed import PartScore
 from unlag.stages.journal import Journal
 from unlag.workloads.contract import load_workload

@@ -28,7 +28,7 @@ from unlag.rewrites.inline_branches import inline_branches
 from unlag.rewrites.quantize_npu import Wide, quantize_npu
 from unlag.rewrites.remove_softmax_guard import remove_softmax_guard
 from unlag.rewrites.unroll_loops import unroll_loops
-from unlag.runtimes import qualcomm
+from unlag.runtimes.onnxruntime import qualcomm
 from unlag.stages.to_float import to_float
 
 CHIP = "60"

@@ -9,7 +9,7 @@ from unlag.errors import UnlagError, UsageError
 from unlag.measure.bench import Bench
 from unlag.measure.statistics import Interval
 from unlag.model.variant import DEFAULT_RUNTIME, Variant
-from unlag.runtimes.qualcomm import Compilation
+from unlag.runtimes.onnxruntime.qualcomm import Compilation
 from unlag.stages.fixed import Kept, PartScore, Rejected
 from unlag.stages.goal import Goal
 from unlag.stages.npu_accuracy import Judge, by_codes

@@ -10,8 +10,8 @@ import msgspec
 from unlag.causes.contract import Dimension, Remedy, find_causes
 from unlag.errors import UnlagError
 from unlag.model.case import Case
-from unlag.model.draft import Draft, Observed, open_draft
-from unlag.model.variant import Variant
+from unlag.model.draft import Observed, OnnxDraft, open_draft
+from unlag.model.variant import DEFAULT_RUNTIME, Variant
 from unlag.model.workload import Feed
 from unlag.rewrites.narrow_floats import DELICATE, narrow_floats
 from unlag.stages.layers import find_layers
@@ -49,9 +49,9 @@ class Plan(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, options={**self.options, **options})
 
 
-def remedies_of(*dimensions: Dimension) -> dict[str, Remedy]:
-    """Applicable remedies of all causes of these dimensions, by id, in the order in which they work."""
-    causes = [cause for cause in find_causes() if cause.dimension in dimensions]
+def remedies_of(*dimensions: Dimension) -> dict[str, Remedy[OnnxDraft]]:
+    """Applicable remedies for ONNX files of all causes of these dimensions, by id, in the order in which they work."""
+    causes = [c for c in find_causes() if DEFAULT_RUNTIME in c.runtimes and c.dimension in dimensions]
     remedies = [remedy for cause in causes for remedy in cause.remedies if remedy.safety != "ADVICE"]
     return {remedy.id: remedy for remedy in sorted(remedies, key=lambda r: (r.step, r.id))}
 
@@ -60,7 +60,7 @@ EDITING: tuple[Dimension, ...] = ("quantization", "graph", "hardware")
 """Dimensions whose remedies a plan may name."""
 
 
-def start(plan: Plan, case: Case, observed: Observed | None = None) -> Draft:
+def start(plan: Plan, case: Case, observed: Observed | None = None) -> OnnxDraft:
     """What the plan's remedies work on: the variant or the standard, in floats unless it is to stay as it is."""
     source = case.standard if plan.from_standard else case.variant
     if plan.from_standard and observed is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from unlag.model.case import Case
-from unlag.model.draft import Draft, Observed
+from unlag.model.draft import Observed, OnnxDraft
 from unlag.stages.plan import EDITING, Plan, remedies_of, start
 
 
@@ -41,5 +41,5 @@ class Rehearsal:
         return self._known[candidate].apply(_copy(self._made[others])) > 0
 
 
-def _copy(draft: Draft) -> Draft:
+def _copy(draft: OnnxDraft) -> OnnxDraft:
     return replace(draft, model=draft.model.clone(), options=dict(draft.options))

@@ -18,7 +18,7 @@ from unlag.model.draft import Observed
 from unlag.model.graph import external_files, read_model
 from unlag.model.variant import Variant
 from unlag.proof.explanation import Explanation
-from unlag.runtimes.nvidia import runtime_version
+from unlag.runtimes.onnxruntime.nvidia import runtime_version
 from unlag.stages.journal import Journal
 
 FOLDER = "unfinished"

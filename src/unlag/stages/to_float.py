@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unlag.model.draft import Draft
+from unlag.model.draft import OnnxDraft
 from unlag.observe.align import align_weights
 from unlag.rewrites.float_products import float_products, float_recurrences
 from unlag.rewrites.fold_dequantize import fold_dequantize
@@ -12,7 +12,7 @@ from unlag.rewrites.strip_quantization import strip_quantization
 from unlag.rewrites.widen_float16 import widen_float16
 
 
-def to_float(draft: Draft) -> None:
+def to_float(draft: OnnxDraft) -> None:
     """Undo quantization and half precision, and take the standard's own weights where they are the same ones.
 
     Integer operators become float ones first, then nothing reads codes any more, and what quantized and dequantized
@@ -28,7 +28,7 @@ def to_float(draft: Draft) -> None:
     restore_weights(model, draft.standard, align_weights(draft.standard, model))
 
 
-def _may_have_relu(draft: Draft) -> bool:
+def _may_have_relu(draft: OnnxDraft) -> bool:
     """Whether a quantizer may have left one out: the standard knows, unless it was quantized itself."""
     kinds = {node.op_type for node in draft.standard.graph}
     return not kinds.isdisjoint({"Relu", "Clip", "QuantizeLinear"}) or any(kind.startswith("QLinear") for kind in kinds)

@@ -13,9 +13,9 @@ from planting import tiny_bert, tiny_feed
 from rewriting import parsed
 from unlag.errors import UsageError
 from unlag.model.variant import Variant
-from unlag.runtimes import bound_session
-from unlag.runtimes.bound_session import MOST_SHAPES, BoundSession
-from unlag.runtimes.onnxruntime import RUNTIME, OnnxRuntimeSession
+from unlag.runtimes.onnxruntime import bound_session
+from unlag.runtimes.onnxruntime.bound_session import MOST_SHAPES, BoundSession
+from unlag.runtimes.onnxruntime.session import RUNTIME, OnnxRuntimeSession
 
 SHAPES = [(1, 4), (2, 6), (1, 4), (3, 9)]
 

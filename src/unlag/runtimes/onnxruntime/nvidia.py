@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from unlag.errors import UsageError
 from unlag.model.variant import Variant
 from unlag.model.workload import Signature
-from unlag.runtimes.bound_session import BoundSession
 from unlag.runtimes.contract import Option
+from unlag.runtimes.onnxruntime.bound_session import BoundSession
 
 if TYPE_CHECKING:
     import onnxruntime as ort

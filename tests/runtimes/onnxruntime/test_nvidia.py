@@ -13,10 +13,9 @@ from unlag.assets.cache import cache_folder
 from unlag.errors import UsageError
 from unlag.model.variant import Variant, parse_spec
 from unlag.report.folder_note import folder_note
-from unlag.runtimes import nvidia
 from unlag.runtimes.contract import runtime_names
-from unlag.runtimes.nvidia import CPU, CUDA, TENSORRT
-from unlag.runtimes.onnxruntime import RUNTIME
+from unlag.runtimes.onnxruntime import RUNTIME, nvidia
+from unlag.runtimes.onnxruntime.nvidia import CPU, CUDA, TENSORRT
 
 WITHOUT_CUDA = pytest.mark.skipif(CUDA in ort.get_available_providers(), reason="this build of onnxruntime has CUDA")
 

@@ -1,0 +1,35 @@
+"""ONNX files as this runtime's parent process reads them. Apart from sessions: workers need no graph library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from unlag.errors import Missing, UnlagError
+from unlag.model.facts import GraphFacts, facts_of, signature_of
+from unlag.model.graph import embedding_limits, read_model, save_model, size_on_disk_bytes
+from unlag.rewrites.expose_tensors import expose_tensors
+from unlag.runtimes.contract import Inspection
+
+
+def inspect(path: Path) -> Inspection:
+    """Signature, table sizes and bytes on disk. Raises UsageError as ``read_model`` does."""
+    model = read_model(path)
+    return Inspection(
+        signature=signature_of(model), limits=embedding_limits(model), size_bytes=size_on_disk_bytes(model, path)
+    )
+
+
+def read_graph(path: Path) -> GraphFacts | Missing:
+    """Facts of the graph in a file, or why there are none."""
+    try:
+        return facts_of(read_model(path))
+    except UnlagError as error:
+        return Missing(f"no graph could be read: {error.message}")
+
+
+def write_exposed(path: Path, target: Path) -> tuple[str, ...]:
+    """Write the model with every tensor an output; their names. Raises UsageError as ``read_model`` does."""
+    model = read_model(path)
+    names = expose_tensors(model)
+    save_model(model, target)
+    return names
