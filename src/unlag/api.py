@@ -40,6 +40,7 @@ class CaseOptions(TypedDict, total=False):
     strict_accuracy: bool
     objective: str
     target: str
+    any_runtime: bool
 
 
 def compare(
@@ -135,6 +136,7 @@ def make_case(standard: str | Path | Variant, variant: str | Path | Variant, **o
         strict_accuracy=options.get("strict_accuracy", False),
         objective=_objective(options.get("objective", "latency")),
         target=_target(options.get("target", "cpu")),
+        any_runtime=options.get("any_runtime", False),
         patience_s=_finite(options.get("patience_s", 120.0), "patience", above_zero=True),
     )
 

@@ -117,6 +117,18 @@ def test_a_repair_that_ends_ahead_of_the_standard_leaves_less_than_nothing_unexp
     assert parts.unexplained_ms.high < 0
 
 
+def test_a_cost_above_the_noise_that_is_not_sure_is_said_with_its_interval():
+    everything = frozenset("b")
+    times = Times(VARIANT_MS, everything)
+    won = rounds(VARIANT_MS - 0.5, 1.0)
+    times.add_batch({NOTHING: rounds(VARIANT_MS, 0.0), STANDARD: rounds(VARIANT_MS - 12.0), everything: won})
+    report = reports_of(replace(proofs_of({"b": 0.5}, 12.0), times=times))["b"]
+    assert report.status == "ruled_out"
+    assert report.cost_ms.low < 0
+    assert report.cost_ms.estimate > noise_ms(COMPARISON)
+    assert f"0.50 ms ({report.cost_ms.low:.2f} to {report.cost_ms.high:.2f}) may be nothing" in report.reason
+
+
 def test_causes_below_the_noise_are_not_explained_but_stay_in_the_sum():
     proofs = proofs_of({"a": 10.0, "b": 0.1, "ab": 10.1}, 12.0)
     reports = reports_of(proofs)

@@ -12,7 +12,7 @@ from unlag.report.record import parse_record, to_json
 from unlag.report.to_html import render as render_html
 from unlag.report.to_markdown import render as render_markdown
 from unlag.report.use_sections import use_sections
-from unlag.stages.fixed import Fix, Lengths, Rate, Rejected, Throughput, Way
+from unlag.stages.fixed import Fix, Lengths, OtherRuntime, Rate, Rejected, Throughput, Way
 
 
 def pm(value: float, half: float) -> Interval:
@@ -89,3 +89,18 @@ def test_the_record_keeps_it_and_every_report_shows_it():
         text = render(record)
         assert "Rows a second" in text
         assert "Texts of many lengths" in text
+
+
+def test_every_runtimes_best_is_told_and_goes_through_the_record():
+    runtimes = (
+        OtherRuntime(runtime="one", model="int8", ratio=pm(0.5, 0.02), loss=pm(0.21, 0.1), size_bytes=23_000_000),
+        OtherRuntime(runtime="other", model="the standard", ratio=pm(1.4, 0.02), loss=None, size_bytes=90_000_000),
+    )
+    record = msgspec.structs.replace(records.fix(), runtimes=runtimes)
+    assert parse_record(to_json(record), "run.json") == record
+    (section,) = use_sections(record)
+    assert table_of(section) == [
+        ("one", "int8", "0.50 ± 0.02", "0.21 ± 0.10", "23.0 MB"),
+        ("other", "the standard", "1.40 ± 0.02", "–", "90.0 MB"),
+    ]
+    assert "Other runtimes" in render_markdown(record)

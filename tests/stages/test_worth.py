@@ -8,6 +8,7 @@ from stages.stub_workshop import StubWorkshop, trial
 from unlag.stages.fixed import Decision, Kept
 from unlag.stages.goal import Goal
 from unlag.stages.hardware import CPU_SETTINGS
+from unlag.stages.native import AS_STANDARD
 from unlag.stages.plan import Plan
 from unlag.stages.worth import leave_one_out, without
 
@@ -63,3 +64,22 @@ def test_nothing_kept_nothing_measured():
 @pytest.mark.parametrize("name", ["rebuilt from the standard", "unknown"])
 def test_what_is_no_part_of_the_plan_can_not_be_left_out(name):
     assert without(PLAN, "graph", name) == PLAN
+
+
+def test_of_a_model_that_was_moved_to_another_runtime_only_the_move_is_weighed():
+    moved = Plan(from_standard=True, runtime="other", recipe="int8", options={"hint": "throughput"})
+    assert without(moved, "hardware", "other, int8") == Plan(
+        from_standard=True, runtime="other", options={"hint": "throughput"}
+    )
+    assert without(moved, "hardware", "hint=throughput").options == {}
+    assert without(moved, "quantization", "dynamic_int8") == moved
+    as_made = Plan("dynamic_int8", ("fuse",), runtime="other")
+    assert without(as_made, "graph", "fuse") == as_made, "its worth in the other runtime was not asked for"
+
+
+def test_of_another_runtimes_own_model_recipe_and_remedies_are_weighed():
+    native = Plan(from_standard=True, recipe="int8", remedies=("restore", "static"))
+    assert without(native, "quantization", "int8") == Plan(from_standard=True, remedies=("restore", "static"))
+    assert without(native, "graph", "static").remedies == ("restore",)
+    floats = Plan(from_standard=True)
+    assert without(floats, "quantization", AS_STANDARD) == floats

@@ -153,6 +153,7 @@ def fix(
     strict_accuracy: options.StrictAccuracy = False,
     objective: options.Objective = "latency",
     target: options.Target = "cpu",
+    any_runtime: options.AnyRuntime = False,
     resume: options.Resume = False,
     json: options.JsonFile = None,
     html: options.HtmlFile = None,
@@ -183,6 +184,7 @@ def fix(
         strict_accuracy,
         objective,
         target,
+        any_runtime,
     )
     return partial(jobs.fix, asked, output, Outputs(json, html, markdown), quiet=quiet, resume=resume)
 

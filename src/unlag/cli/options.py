@@ -50,6 +50,9 @@ Objective = Annotated[
 StrictAccuracy = Annotated[
     bool, typer.Option("--strict-accuracy", help="The whole interval of the loss has to stay in the budget.")
 ]
+AnyRuntime = Annotated[
+    bool, typer.Option("--any-runtime", help="The fixed model may run in another installed runtime than the standard.")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from what an interrupted fix has measured.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the record as JSON.")]
 HtmlFile = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML file.")]
@@ -104,6 +107,7 @@ class Asked:
     strict_accuracy: bool = False
     objective: str = "latency"
     target: str = "cpu"
+    any_runtime: bool = False
 
     def case(self) -> Case:
         """The case that was asked for.
@@ -129,6 +133,7 @@ class Asked:
                 strict_accuracy=self.strict_accuracy,
                 objective=self.objective,
                 target=self.target,
+                any_runtime=self.any_runtime,
             )
 
 

@@ -77,9 +77,11 @@ class Worker:
 
     @property
     def session(self) -> Session:
-        """The open session."""
+        """The open session; opened again where a profile has had its memory."""
         if self._session is None:
-            raise UnlagError("the worker was asked to run before it was told what to open")
+            if self._runtime is None or self._variant is None:
+                raise UnlagError("the worker was asked to run before it was told what to open")
+            self._session = self._runtime.open(self._variant, self._threads)
         return self._session
 
     def _open(self, request: exchange.Open) -> exchange.Opened:
@@ -216,6 +218,7 @@ class Worker:
     def _profile(self, request: exchange.MakeProfile) -> exchange.ProfileMade:
         if self._runtime is None or self._variant is None:
             raise UnlagError("the worker was asked to profile before it was told what to open")
+        self._session = None  # profiling opens its own, and two would hold all weights twice
         profile = self._runtime.profile(self._variant, self._threads, self._feed, request.runs)
         executed = self._runtime.executed_graph(self._variant, self._threads, Path(request.folder))
         if isinstance(executed, Path):

@@ -34,6 +34,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     strict_accuracy: bool = False
     """Whether the whole interval of the loss has to stay in the budget."""
     objective: Objective = "latency"
+    any_runtime: bool = False
+    """Whether the fixed model may run in another installed runtime than the standard."""
     target: Target = "cpu"
     patience_s: float = 120.0
 

@@ -36,7 +36,6 @@ def observe(bench: Bench, comparison: Comparison) -> Evidence:
         for position, (name, variant) in enumerate(contenders.items()):
             bench.progress(f"profiling: the {name}", position / 2 / len(contenders))
             sides[name] = _side(contest, name, variant, measured[name])
-    gc.collect()  # models refer to themselves in circles: those read so far would stay beside the next ones
     bench.progress("looking at the tensors inside both", 0.5)
     return with_values(
         Evidence(
@@ -103,4 +102,7 @@ def _aligned(standard: Variant, variant: Variant) -> dict[str, WeightSource]:
         models = read_model(Path(standard.path)), read_model(Path(variant.path))
     except UnlagError:
         return {}
-    return align_weights(*models)
+    found = align_weights(*models)
+    del models
+    gc.collect()  # models refer to themselves in circles: these would stay beside the next ones
+    return found

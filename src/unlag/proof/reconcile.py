@@ -104,11 +104,17 @@ def _affects(cause: Cause) -> tuple[Affects, ...]:
 def _below_noise(finding: Finding, speed: tuple[Interval, ...] | None, points: Interval | None, floor_ms: float) -> str:
     measured = []
     if speed is not None:
-        cost_ms = round(speed[0].estimate, 2) + 0.0  # no minus before a zero
-        measured.append(f"its cost of {cost_ms:.2f} ms is not above the noise of {floor_ms:.2f} ms")
+        measured.append(_no_cost(speed[0], floor_ms))
     if points is not None:
         measured.append(f"{points.estimate:+.2f} points ({points.low:+.2f} to {points.high:+.2f}) show no loss")
     return f"{finding.reason}, but {' and '.join(measured)}"
+
+
+def _no_cost(cost_ms: Interval, floor_ms: float) -> str:
+    words = f"its cost of {round(cost_ms.estimate, 2) + 0.0:.2f} ms"  # no minus before a zero
+    if cost_ms.estimate <= floor_ms:
+        return f"{words} is not above the noise of {floor_ms:.2f} ms"
+    return f"{words} ({cost_ms.low:.2f} to {cost_ms.high:.2f}) may be nothing"
 
 
 def _note(suspect: Suspect) -> RemedyNote:

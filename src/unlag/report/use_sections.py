@@ -5,17 +5,42 @@ from __future__ import annotations
 from unlag.measure.statistics import Interval
 from unlag.report import numbers
 from unlag.report.document import Column, Line, Row, Section, Table
-from unlag.stages.fixed import Fix, Lengths, Rate, Throughput, Way
+from unlag.stages.fixed import Fix, Lengths, OtherRuntime, Rate, Throughput, Way
 
 
 def use_sections(fix: Fix) -> list[Section]:
-    """Rows a second, and what padding costs, where they were measured."""
-    sections = []
+    """Other runtimes, rows a second, and what padding costs, where they were measured."""
+    sections = [_runtimes(fix.runtimes)] if fix.runtimes else []
     if fix.throughput is not None:
         sections.append(_throughput(fix.throughput))
     if fix.lengths is not None:
         sections.append(_lengths(fix.lengths))
     return sections
+
+
+def _runtimes(found: tuple[OtherRuntime, ...]) -> Section:
+    columns = (
+        Column("runtime"),
+        Column("its best", wordy=True),
+        Column("of the time", numeric=True),
+        Column("points lost", numeric=True),
+        Column("size", numeric=True),
+    )
+    rows = tuple(
+        Row(
+            (
+                one.runtime,
+                one.model,
+                numbers.plus_minus(one.ratio, 2),
+                numbers.UNKNOWN if one.loss is None else numbers.plus_minus(one.loss, 2),
+                numbers.size(one.size_bytes),
+            ),
+            "good" if one.ratio.high < 1 else "plain",
+        )
+        for one in found
+    )
+    legend = "of the time: over that of the model that the stages have made for the standard's runtime"
+    return Section((Table(columns, rows), Line(legend, tone="quiet")), title="Other runtimes")
 
 
 def _throughput(found: Throughput) -> Section:

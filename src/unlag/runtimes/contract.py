@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
@@ -96,6 +96,11 @@ class Exposed(msgspec.Struct, frozen=True):
     """Names as in ``read_graph``, in the order in which they are computed."""
 
 
+Recipe = Callable[[Variant, Sequence[Feed], Path], Variant]
+"""Makes another model of a float one, with runs to calibrate on, and writes it to a path (with the suffix of its own
+format). Raises UsageError where it can't."""
+
+
 class Session(Protocol):
     """An opened model. Lives in the worker's process only."""
 
@@ -122,6 +127,22 @@ class Runtime(Protocol):
 
     def check(self, variant: Variant) -> None:
         """Raise UsageError for an unknown option, a bad value, or a provider that is not available."""
+        ...
+
+    def takes(self, path: Path) -> bool:
+        """Whether it can open files of that format, by the name alone."""
+        ...
+
+    def recipes(self) -> Mapping[str, Recipe]:
+        """Smaller or faster models that the runtime's own tools make, by name. Called in the parent."""
+        ...
+
+    def settings(self, threads: int) -> Mapping[str, Mapping[str, str]]:
+        """Options whose worth depends on the machine, by the name of the setting; of a search with ``threads``."""
+        ...
+
+    def files(self, variant: Variant) -> tuple[Path, ...]:
+        """All files that the model is made of, its own first. Raises UsageError as ``inspect`` does."""
         ...
 
     def inspect(self, variant: Variant) -> Inspection:

@@ -18,7 +18,7 @@ import numpy as np
 from unlag.errors import Missing, UsageError
 from unlag.model.variant import Variant
 from unlag.model.workload import Array, Feed, Signature, TensorInfo
-from unlag.runtimes.contract import Exposed, Inspection, Operator, Option, Placement, Profile
+from unlag.runtimes.contract import Exposed, Inspection, Operator, Option, Placement, Profile, Recipe
 
 if TYPE_CHECKING:
     from unlag.model.draft import Draft, Observed
@@ -100,6 +100,23 @@ class FakeRuntime:
         for name in variant.options:
             if name != "threads":
                 raise UsageError(f"{variant.spec}: unknown option {name!r}", hint="options of fake: threads")
+
+    def takes(self, path: Path) -> bool:
+        """Scripts."""
+        return path.suffix == ".json"
+
+    def recipes(self) -> Mapping[str, Recipe]:
+        """None."""
+        return {}
+
+    def settings(self, threads: int) -> Mapping[str, Mapping[str, str]]:
+        """None."""
+        del threads
+        return {}
+
+    def files(self, variant: Variant) -> tuple[Path, ...]:
+        """The script."""
+        return (Path(variant.path),)
 
     def inspect(self, variant: Variant) -> Inspection:
         """Signature and size of the script."""

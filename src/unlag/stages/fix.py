@@ -15,16 +15,18 @@ from unlag.measure.comparison import Comparison
 from unlag.measure.statistics import SMALLEST_EFFECT
 from unlag.model.case import Case
 from unlag.model.draft import Observed
-from unlag.model.variant import Variant
+from unlag.model.variant import DEFAULT_RUNTIME, Variant
 from unlag.proof.explanation import Explanation
 from unlag.runtimes.onnxruntime.qualcomm import check_available
 from unlag.stages.final import STAGES, Final, final_contest
-from unlag.stages.fixed import Decision, Fix, Kept, Rejected, StageName, StageResult
+from unlag.stages.fixed import Decision, Fix, Kept, OtherRuntime, Rejected, StageName, StageResult
 from unlag.stages.goal import Goal, goal_of
 from unlag.stages.gpu import fit_gpu, on_gpu
 from unlag.stages.graph import restructure_graph
 from unlag.stages.hardware import fit_hardware
 from unlag.stages.journal import Journal
+from unlag.stages.native import choose_recipe, fit_settings, is_native, mend
+from unlag.stages.other_runtimes import try_other_runtimes
 from unlag.stages.plan import Plan
 from unlag.stages.quantization import retune_quantization, tune_quantization
 from unlag.stages.search import Workshop, in_words
@@ -56,6 +58,7 @@ class _Staged:
 
     plans: dict[StageName, Plan] = field(default_factory=lambda: {"baseline": Plan()})
     decisions: dict[StageName, Decision] = field(default_factory=lambda: {"baseline": NOTHING})
+    runtimes: tuple[OtherRuntime, ...] = ()
 
     def add(self, stage: StageName, plan: Plan, decision: Decision) -> None:
         """Go on from a plan; a second search of a stage adds to what the first decided."""
@@ -89,21 +92,38 @@ def fix_variant(  # noqa: PLR0913 - a fix has these parts
         if _holds(final, goal):
             break
     notes += _unlabeled_note(final.compared.comparison)
-    record = msgspec.structs.replace(_record(explanation, final, variants, staged.decisions, output), notes=notes)
+    record = _record(explanation, final, variants, staged.decisions, output)
+    record = msgspec.structs.replace(record, notes=notes, runtimes=staged.runtimes)
     return Fixed(with_use(bench.within(0.97, 1.0), record, variants["hardware"]), variants["hardware"])
 
 
 def _stages(workshop: Workshop, goal: Goal) -> _Staged:
     """Quantization, graph, hardware: each goes on from what the one before has kept."""
     staged = _Staged()
-    quantized = tune_quantization(workshop.within(0.0, 0.25), Plan(), goal)
+    if is_native(workshop):
+        staged.add("quantization", *choose_recipe(workshop.within(0.0, 0.3), Plan(), goal))
+        staged.add("graph", *mend(workshop.within(0.3, 0.6), staged.plans["quantization"], goal))
+        staged.add("hardware", *fit_settings(workshop.within(0.6, 0.74), staged.plans["graph"], goal))
+        return _finished(workshop, staged, goal)
+    # a variant that runs elsewhere has no graph to go on from
+    begin = Plan(from_standard=workshop.bench.case.variant.runtime != DEFAULT_RUNTIME)
+    quantized = tune_quantization(workshop.within(0.0, 0.25), begin, goal)
     staged.add("quantization", *quantized)
     staged.add("graph", *restructure_graph(workshop.within(0.25, 0.45), quantized[0], goal))
     plan, decision = _rebuild(workshop.within(0.45, 0.55), staged.plans["graph"], goal)
     staged.add("graph", plan, decision)
     staged.add("hardware", *retune_quantization(workshop.within(0.55, 0.65), plan, goal))
     fit = fit_gpu if workshop.bench.case.target == "gpu" else fit_hardware
-    staged.add("hardware", *fit(workshop.within(0.65, 0.78), staged.plans["hardware"], goal))
+    staged.add("hardware", *fit(workshop.within(0.65, 0.74), staged.plans["hardware"], goal))
+    return _finished(workshop, staged, goal)
+
+
+def _finished(workshop: Workshop, staged: _Staged, goal: Goal) -> _Staged:
+    """Other runtimes, where they may be used; then what each part that was kept is worth in the end."""
+    if workshop.bench.case.any_runtime:
+        part = workshop.within(0.74, 0.78)
+        plan, decision, staged.runtimes = try_other_runtimes(part, staged.plans["hardware"], goal)
+        staged.add("hardware", plan, decision)
     plan, staged.decisions = leave_one_out(
         workshop.within(0.78, 0.85), staged.plans["hardware"], staged.decisions, goal
     )
@@ -180,7 +200,7 @@ def _fallbacks(staged: _Staged, final: Final, goal: Goal) -> list[tuple[Plan, st
     if slower:
         why = f"nothing that was tried beats the standard on this machine (best: {to_standard.estimate:.2f}× its time)"
     last, plain = staged.plans["hardware"], Plan(from_standard=True)
-    rewritten = msgspec.structs.replace(plain, remedies=last.remedies, options=last.options)
+    rewritten = plain if last.runtime else msgspec.structs.replace(plain, remedies=last.remedies, options=last.options)
     found = [(rewritten, f"{why}, so the standard goes out in its own precision, with these rewrites")]
     return [*(found if rewritten != plain else []), (plain, f"{why}, so the standard itself goes out")]
 

@@ -126,6 +126,19 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     quiet: bool
 
 
+class OtherRuntime(msgspec.Struct, frozen=True, kw_only=True):
+    """The best that another runtime makes of the models at hand, within the budget."""
+
+    runtime: str
+    model: str
+    """What it was given, or the name of its own tools' recipe."""
+    ratio: Interval
+    """Its time over that of the model that the stages have made for the standard's runtime."""
+    loss: Interval | None
+    """Points below the standard; nothing without a labelled workload."""
+    size_bytes: int
+
+
 class PartScore(msgspec.Struct, frozen=True, kw_only=True):
     """How right a model is on some of the task's items, beside the standard on the same ones."""
 
@@ -222,3 +235,5 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     """What padding costs and batches by length win; nothing where the workload has no texts of different lengths."""
     throughput: Throughput | None = None
     """Filled by ``--objective throughput``."""
+    runtimes: tuple[OtherRuntime, ...] = ()
+    """Filled by ``--any-runtime``: the best of each other runtime, whether it was moved to or not."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from unlag.errors import UnlagError
 from unlag.model.graph import read_model
+from unlag.model.variant import DEFAULT_RUNTIME
 from unlag.stages.layer_bench import LayerBench, open_layers, with_shapes
 from unlag.stages.layer_errors import layer_errors, layer_gains
 from unlag.stages.layer_facts import LayerFacts
@@ -68,7 +69,10 @@ class LayersOf:
 
     def in_integers(self) -> bool:
         """Whether the variant's own file computes from codes, as far as its operators tell."""
-        model = read_model(Path(self._workshop.bench.case.variant.path))
+        variant = self._workshop.bench.case.variant
+        if variant.runtime != DEFAULT_RUNTIME:
+            return False
+        model = read_model(Path(variant.path))
         return any(node.op_type in _FROM_CODES or node.op_type.startswith("QLinear") for node in model.graph)
 
     def _open(self) -> LayerBench:

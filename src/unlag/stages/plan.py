@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -14,6 +16,7 @@ from unlag.model.draft import Observed, OnnxDraft, open_draft
 from unlag.model.variant import DEFAULT_RUNTIME, Variant
 from unlag.model.workload import Feed
 from unlag.rewrites.narrow_floats import DELICATE, narrow_floats
+from unlag.runtimes.contract import find_runtime
 from unlag.stages.layers import find_layers
 from unlag.stages.quantize import Schemes, prepare, run_passes
 from unlag.stages.schemes import PRECISIONS, Precision
@@ -35,6 +38,11 @@ class Plan(msgspec.Struct, frozen=True):
     """Layers that have another scheme than ``precision``, by the names of their weights in the standard. Float16 is for
     whole graphs only."""
 
+    runtime: str = ""
+    """Where the model runs; nothing means in the runtime of what it starts from."""
+    recipe: str = ""
+    """What that runtime's own tools make of the model, by the name that ``Runtime.recipes`` has for it."""
+
     def with_precision(self, precision: Precision, layers: Schemes | None = None) -> Plan:
         """The plan with these schemes in place of all that it has."""
         others = {name: (layers or {})[name] for name in sorted(layers or {}) if (layers or {})[name] != precision}
@@ -49,9 +57,9 @@ class Plan(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, options={**self.options, **options})
 
 
-def remedies_of(*dimensions: Dimension) -> dict[str, Remedy[OnnxDraft]]:
-    """Applicable remedies for ONNX files of all causes of these dimensions, by id, in the order in which they work."""
-    causes = [c for c in find_causes() if DEFAULT_RUNTIME in c.runtimes and c.dimension in dimensions]
+def remedies_of(*dimensions: Dimension, runtime: str = DEFAULT_RUNTIME) -> dict[str, Remedy[Any]]:
+    """Applicable remedies of all causes of these dimensions in a runtime, by id, in the order in which they work."""
+    causes = [c for c in find_causes() if runtime in c.runtimes and c.dimension in dimensions]
     remedies = [remedy for cause in causes for remedy in cause.remedies if remedy.safety != "ADVICE"]
     return {remedy.id: remedy for remedy in sorted(remedies, key=lambda r: (r.step, r.id))}
 
@@ -94,6 +102,11 @@ def build(  # noqa: PLR0913 - a model is made from these
         UsageError: a file can't be read or written, or a quantizer does not take the model.
         UnlagError: what the plan has more than the current one changes nothing.
     """
+    source = case.standard if plan.from_standard else case.variant
+    if source.runtime != DEFAULT_RUNTIME:
+        return _build_native(plan, source, _Order(case, path, observed, feeds))
+    if plan.runtime:
+        return _move(plan, source, _Order(case, path, observed, feeds))
     draft = start(plan, case, observed)
     known = remedies_of(*EDITING)
     wanted = set(plan.remedies)
@@ -119,3 +132,40 @@ def build(  # noqa: PLR0913 - a model is made from these
         path.unlink(missing_ok=True)
         raise
     return variant
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What a model is made from beside its plan."""
+
+    case: Case
+    path: Path
+    observed: Observed | None
+    feeds: Sequence[Feed]
+
+
+def _move(plan: Plan, source: Variant, order: _Order) -> Variant:
+    """The plan's ONNX file in another runtime, or what that runtime's tools make of it."""
+    here = msgspec.structs.replace(plan, runtime="", recipe="", options={})
+    if here == Plan(from_standard=plan.from_standard):
+        made = source
+    else:
+        made = build(here, order.case, order.path, observed=order.observed, feeds=order.feeds)
+    moved = Variant(plan.runtime, made.path)
+    if plan.recipe:
+        moved = find_runtime(plan.runtime).recipes()[plan.recipe](moved, order.feeds, order.path)
+    return moved.with_options(**plan.options)
+
+
+def _build_native(plan: Plan, source: Variant, order: _Order) -> Variant:
+    """A model of another runtime's own format: what its tools make of the source, then its own causes' remedies."""
+    runtime = find_runtime(source.runtime)
+    made = runtime.recipes()[plan.recipe](source, order.feeds, order.path) if plan.recipe else source
+    if plan.remedies:
+        draft = runtime.open_draft(made, order.case.standard, order.observed)
+        known = remedies_of(*EDITING, runtime=source.runtime)
+        changed = [remedy.apply(draft) for name, remedy in known.items() if name in plan.remedies]
+        if not any(changed):
+            raise UnlagError("nothing to change in this model")
+        made = draft.save(order.path.with_stem(f"{order.path.stem}_mended"))
+    return made.with_options(**plan.options)

@@ -141,7 +141,7 @@ class Workshop:
             if variant is not None and any(other.path == variant.path for other in self._built.values()):
                 continue  # the same file with other session options
             if variant is not None and Path(variant.path).parent == self._folder:
-                for file in self._folder.glob(f"{Path(variant.path).name}*"):  # and its external data
+                for file in self._folder.glob(f"{Path(variant.path).stem}.*"):  # and its weights, where they are apart
                     file.unlink()
 
     @property
@@ -327,10 +327,17 @@ def _change(scores: Mapping[str, Scored], name: str, seed: int) -> Interval | No
 
 def _same_model(one: Variant, other: Variant) -> bool:
     """Whether two built plans are byte for byte the same model with the same options."""
-    if one.options != other.options:
+    if (one.runtime, one.options) != (other.runtime, other.options):
         return False
-    first, second = Path(one.path), Path(other.path)
-    return first.stat().st_size == second.stat().st_size and first.read_bytes() == second.read_bytes()
+    files = [(Path(variant.path), Path(variant.path).with_suffix(".bin")) for variant in (one, other)]
+    return all(_same_bytes(first, second) for first, second in zip(*files, strict=True))
+
+
+def _same_bytes(one: Path, other: Path) -> bool:
+    """Whether two files hold the same; two that are not there do."""
+    if not (one.exists() and other.exists()):
+        return one.exists() == other.exists()
+    return one.stat().st_size == other.stat().st_size and one.read_bytes() == other.read_bytes()
 
 
 def percent(ratio: Interval) -> str:

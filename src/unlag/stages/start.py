@@ -15,9 +15,9 @@ from unlag.measure.bench import Bench
 from unlag.measure.compare import STANDARD, Compared
 from unlag.measure.comparison import Comparison
 from unlag.model.draft import Observed
-from unlag.model.graph import external_files, read_model
 from unlag.model.variant import Variant
 from unlag.proof.explanation import Explanation
+from unlag.runtimes.contract import find_runtime
 from unlag.runtimes.onnxruntime.nvidia import runtime_version
 from unlag.stages.journal import Journal
 
@@ -81,10 +81,8 @@ def _key(bench: Bench) -> str:
 
 
 def _digest(variant: Variant) -> str:
-    """Of the model's file and its external data."""
-    path = Path(variant.path)
-    files = [path, *(path.parent / name for name in sorted(external_files(read_model(path))))]
-    return "".join(_file_digest(file) for file in files)
+    """Of all files that the model is made of."""
+    return "".join(_file_digest(file) for file in find_runtime(variant.runtime).files(variant))
 
 
 def _file_digest(path: Path) -> str:

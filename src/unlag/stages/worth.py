@@ -9,6 +9,7 @@ import msgspec
 from unlag.stages.fixed import Decision, Kept, Rejected, StageName
 from unlag.stages.goal import Goal
 from unlag.stages.hardware import options_of
+from unlag.stages.native import AS_STANDARD
 from unlag.stages.plan import PRECISIONS, Plan
 from unlag.stages.quantization import BY_LAYER
 from unlag.stages.search import Trial, Workshop, in_words
@@ -38,10 +39,18 @@ def leave_one_out(
 
 def without(plan: Plan, stage: StageName, name: str) -> Plan:
     """The plan less one thing that a stage has kept; the same plan, where that can't be taken out alone."""
+    if plan.recipe and name in {plan.recipe, f"{plan.runtime}, {plan.recipe}"}:
+        return msgspec.structs.replace(plan, recipe="")
+    if name in plan.remedies and not plan.runtime:
+        return msgspec.structs.replace(plan, remedies=tuple(r for r in plan.remedies if r != name))
+    if plan.recipe or plan.runtime or name == AS_STANDARD:
+        return _without_options(plan, name)
     if stage == "quantization" or name in PRECISIONS or name == BY_LAYER:  # decided once more on the finished graph
         return plan.with_precision("float32")
-    if name in plan.remedies:
-        return msgspec.structs.replace(plan, remedies=tuple(r for r in plan.remedies if r != name))
+    return _without_options(plan, name)
+
+
+def _without_options(plan: Plan, name: str) -> Plan:
     options = {k: v for k, v in plan.options.items() if k not in options_of(name)}
     return msgspec.structs.replace(plan, options=options)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from unlag.errors import Missing, UsageError
 from unlag.model.variant import Variant
 from unlag.model.workload import Array, Dimension, Feed, Signature, TensorInfo
-from unlag.runtimes.contract import Exposed, Inspection, Placement, Profile, Session
+from unlag.runtimes.contract import Exposed, Inspection, Placement, Profile, Recipe, Session
 from unlag.runtimes.onnxruntime import nvidia, qualcomm
 from unlag.runtimes.onnxruntime.options import OPTIONS, check_options, provider_name, session_options
 from unlag.runtimes.onnxruntime.profile import TYPES, normal_form
@@ -68,6 +68,25 @@ class OnnxRuntime:
     def check(self, variant: Variant) -> None:
         """Raise UsageError for unknown options, bad values and absent providers."""
         check_options(variant)
+
+    def takes(self, path: Path) -> bool:
+        """ONNX files."""
+        return path.suffix == ".onnx"
+
+    def recipes(self) -> Mapping[str, Recipe]:
+        """None: unlag quantizes ONNX files by itself, layer by layer."""
+        return {}
+
+    def settings(self, threads: int) -> Mapping[str, Mapping[str, str]]:
+        """None: which ones matter here depends on the model's graph, and on passes that acted on it."""
+        del threads
+        return {}
+
+    def files(self, variant: Variant) -> tuple[Path, ...]:
+        """The ONNX file and its external data."""
+        from unlag.runtimes.onnxruntime import file  # noqa: PLC0415 - as in inspect
+
+        return file.files(Path(variant.path))
 
     def inspect(self, variant: Variant) -> Inspection:
         """Signature, table sizes and bytes on disk, from the ONNX file.
