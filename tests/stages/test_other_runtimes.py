@@ -11,7 +11,7 @@ import pytest
 from stages.stub_workshop import StubWorkshop, pm, trial
 from unlag.errors import UsageError
 from unlag.model.variant import Variant
-from unlag.stages import other_runtimes
+from unlag.stages import native, other_runtimes
 from unlag.stages.goal import Goal
 from unlag.stages.other_runtimes import try_other_runtimes
 from unlag.stages.plan import Plan
@@ -63,7 +63,7 @@ def found(monkeypatch) -> dict[str, StubRuntime]:
 
     monkeypatch.setattr(other_runtimes, "runtime_names", lambda: ("absent", "fast", "onnxruntime", "scripts", "slow"))
     monkeypatch.setattr(other_runtimes, "find_runtime", find)
-    monkeypatch.setattr(other_runtimes, "screen", lambda *_: Screened({"throughput hint": pm(1.2)}))
+    monkeypatch.setattr(native, "screen", lambda *_: Screened({"throughput hint": pm(1.2)}))
     return runtimes
 
 

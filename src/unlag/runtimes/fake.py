@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from unlag.model.facts import GraphFacts
 
 
+NO_GRAPH = Missing("the fake runtime has no graph")
+
+
 class Fault(msgspec.Struct, frozen=True):
     """What goes wrong, and at which run."""
 
@@ -150,17 +153,17 @@ class FakeRuntime:
     def executed_graph(self, variant: Variant, threads: int, folder: Path) -> Path | Missing:
         """There is none."""
         del variant, threads, folder
-        return Missing("the fake runtime has no graph")
+        return NO_GRAPH
 
     def read_executed(self, path: Path) -> GraphFacts | Missing:
         """There is none."""
         del path
-        return Missing("the fake runtime has no graph")
+        return NO_GRAPH
 
     def read_graph(self, variant: Variant) -> GraphFacts | Missing:
         """There is none."""
         del variant
-        return Missing("the fake runtime has no graph")
+        return NO_GRAPH
 
     def expose(self, variant: Variant, folder: Path) -> Exposed:
         """It has no inside. Raises UsageError."""

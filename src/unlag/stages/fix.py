@@ -19,13 +19,13 @@ from unlag.model.variant import DEFAULT_RUNTIME, Variant
 from unlag.proof.explanation import Explanation
 from unlag.runtimes.onnxruntime.qualcomm import check_available
 from unlag.stages.final import STAGES, Final, final_contest
-from unlag.stages.fixed import Decision, Fix, Kept, OtherRuntime, Rejected, StageName, StageResult
+from unlag.stages.fixed import NOTHING, Decision, Fix, Kept, OtherRuntime, Rejected, StageName, StageResult
 from unlag.stages.goal import Goal, goal_of
 from unlag.stages.gpu import fit_gpu, on_gpu
 from unlag.stages.graph import restructure_graph
 from unlag.stages.hardware import fit_hardware
 from unlag.stages.journal import Journal
-from unlag.stages.native import choose_recipe, fit_settings, is_native, mend
+from unlag.stages.native import choose_recipe, fit_settings, is_native, mend, runtime_of
 from unlag.stages.other_runtimes import try_other_runtimes
 from unlag.stages.plan import Plan
 from unlag.stages.quantization import retune_quantization, tune_quantization
@@ -38,8 +38,6 @@ SAME_TASK = 0.5
 """Cosine to the standard's outputs. The article's Flash, which misses its attention scale, has 0.66."""
 
 REBUILT = "rebuilt from the standard"
-
-NOTHING = Decision((), ())
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,9 @@ def _stages(workshop: Workshop, goal: Goal) -> _Staged:
     if is_native(workshop):
         staged.add("quantization", *choose_recipe(workshop.within(0.0, 0.3), Plan(), goal))
         staged.add("graph", *mend(workshop.within(0.3, 0.6), staged.plans["quantization"], goal))
-        staged.add("hardware", *fit_settings(workshop.within(0.6, 0.74), staged.plans["graph"], goal))
+        staged.add(
+            "hardware", *fit_settings(workshop.within(0.6, 0.74), staged.plans["graph"], runtime_of(workshop), goal)
+        )
         return _finished(workshop, staged, goal)
     # a variant that runs elsewhere has no graph to go on from
     begin = Plan(from_standard=workshop.bench.case.variant.runtime != DEFAULT_RUNTIME)

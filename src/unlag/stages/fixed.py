@@ -43,6 +43,9 @@ class Decision(msgspec.Struct, frozen=True):
         return Decision(self.kept + later.kept, self.rejected + later.rejected, self.notes + later.notes)
 
 
+NOTHING = Decision((), ())
+
+
 class StageResult(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the staged table; all rows are timed in one contest at the end."""
 

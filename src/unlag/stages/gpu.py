@@ -17,7 +17,7 @@ from unlag.model.case import Case
 from unlag.model.variant import DEFAULT_RUNTIME, Variant
 from unlag.runtimes.contract import find_runtime
 from unlag.runtimes.onnxruntime.nvidia import CUDA, INSTALL, short_name
-from unlag.stages.fixed import Decision
+from unlag.stages.fixed import NOTHING, Decision
 from unlag.stages.fixed_shapes import obstacle
 from unlag.stages.goal import Goal
 from unlag.stages.gpu_choices import Choice, ModelFacts, Round, Seen, choose, copies, fallen
@@ -89,7 +89,7 @@ def _with_provider(variant: Variant) -> Variant:
 
 def fit_gpu(workshop: Workshop, current: Plan, goal: Goal) -> tuple[Plan, Decision]:
     """Round by round: look at the model as it is by now, choose what could matter, keep what is measured to help."""
-    plan, decision = current, Decision((), ())
+    plan, decision = current, NOTHING
     seen = _look(workshop, plan)
     for number, part in enumerate(ROUNDS):
         choices, ruled_out = choose(seen, part)

@@ -10,13 +10,13 @@ from unlag.measure.placement import read_nodes
 from unlag.model.variant import Variant
 from unlag.observe.inside_session import InsideSession, look_inside
 from unlag.observe.session_options import DISABLE
-from unlag.stages.fixed import Decision, Kept, Rejected
+from unlag.stages.fixed import NOTHING, Decision, Kept, Rejected
 from unlag.stages.fixed_shapes import fix_shapes
 from unlag.stages.goal import Goal
 from unlag.stages.plan import Plan
 from unlag.stages.screen import NOT_QUIET, Screened, Settings, screen
-from unlag.stages.search import Workshop, best_of, in_words
-from unlag.stages.winners import helps, keep_winners, why_not
+from unlag.stages.search import Workshop, in_words
+from unlag.stages.winners import choose_best, keep_winners
 
 CPU_SETTINGS: dict[str, dict[str, str]] = {
     "spinning=off": {"spinning": "off"},
@@ -129,7 +129,7 @@ def _off(seen: Screened, without: Settings) -> list[str]:
 def _switch_off(workshop: Workshop, current: Plan, names: list[str], goal: Goal) -> tuple[Plan, Decision]:
     """The best pass off, the best two, the best three: what one pass makes, the next one may work on."""
     if not names:
-        return current, Decision((), ())
+        return current, NOTHING
     candidates: dict[str, Plan] = {}
     value = ""
     for name in names[:MOST_PASSES]:
@@ -139,17 +139,11 @@ def _switch_off(workshop: Workshop, current: Plan, names: list[str], goal: Goal)
     tried = workshop.search("passes", current, candidates)
     if not tried.quiet:
         return current, Decision((), (*tried.failed, *(Rejected(name, NOT_QUIET) for name in tried.trials)))
-    winners = {name: trial for name, trial in tried.trials.items() if helps(trial, tried, goal)}
-    best = best_of(winners, goal) if winners else None
-    rejected = list(tried.failed)
-    for name, trial in tried.trials.items():
-        if name in winners and name != best:
-            rejected.append(Rejected(name, f"{in_words(trial)}; {best} is as good or better"))
-        elif name != best:
-            rejected.append(why_not(name, trial, tried, goal))
+    best, rejected = choose_best(tried, goal)
     if best is None:
-        return current, Decision((), tuple(rejected))
-    return winners[best].plan, Decision((Kept(best, in_words(winners[best])),), tuple(rejected))
+        return current, Decision((), rejected)
+    trial = tried.trials[best]
+    return trial.plan, Decision((Kept(best, in_words(trial)),), rejected)
 
 
 def _united(one: str, other: str) -> str:

@@ -6,18 +6,14 @@ Hardware: its settings. ONNX files have stages of their own, which choose layer 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from unlag.model.variant import DEFAULT_RUNTIME
 from unlag.runtimes.contract import Runtime, find_runtime
-from unlag.stages.fixed import Decision, Kept, Rejected
+from unlag.stages.fixed import NOTHING, Decision, Kept
 from unlag.stages.goal import Goal
 from unlag.stages.plan import EDITING, Plan, remedies_of
 from unlag.stages.screen import screen
-from unlag.stages.search import Workshop, best_of, in_words
-from unlag.stages.winners import helps, keep_winners, why_not
-
-NOTHING = Decision((), ())
+from unlag.stages.search import Workshop, in_words
+from unlag.stages.winners import choose_best, keep_winners
 
 AS_STANDARD = "the standard's precision"
 
@@ -31,22 +27,16 @@ def choose_recipe(workshop: Workshop, current: Plan, goal: Goal) -> tuple[Plan, 
     """The standard's floats, or what the runtime's tools make of them, if that is measured to help."""
     standard = Plan(from_standard=True)
     candidates = {} if workshop.bench.case.alone else {AS_STANDARD: standard}
-    for name in _runtime(workshop).recipes():
+    for name in runtime_of(workshop).recipes():
         candidates[name] = Plan(from_standard=True, recipe=name)
     if not candidates:
         return current, NOTHING
     tried = workshop.search("recipes", current, candidates)
-    winners = {name: trial for name, trial in tried.trials.items() if helps(trial, tried, goal)}
-    best = best_of(winners, goal) if winners else None
-    rejected = list(tried.failed)
-    for name, trial in tried.trials.items():
-        if name not in winners:
-            rejected.append(why_not(name, trial, tried, goal))
-        elif name != best:
-            rejected.append(Rejected(name, f"{in_words(trial)}; {best} is as good or better"))
+    best, rejected = choose_best(tried, goal)
     if best is None:
-        return current, Decision((), tuple(rejected))
-    return winners[best].plan, Decision((Kept(best, in_words(winners[best])),), tuple(rejected))
+        return current, Decision((), rejected)
+    trial = tried.trials[best]
+    return trial.plan, Decision((Kept(best, in_words(trial)),), rejected)
 
 
 def mend(workshop: Workshop, current: Plan, goal: Goal) -> tuple[Plan, Decision]:
@@ -59,14 +49,17 @@ def mend(workshop: Workshop, current: Plan, goal: Goal) -> tuple[Plan, Decision]
     return keep_winners(workshop, "graph", current, candidates, goal)
 
 
-def fit_settings(workshop: Workshop, current: Plan, goal: Goal) -> tuple[Plan, Decision]:
-    """The runtime's settings: a quick look at all, then a search among the promising ones."""
-    settings: Mapping[str, Mapping[str, str]] = _runtime(workshop).settings(workshop.bench.threads)
+def fit_settings(
+    workshop: Workshop, current: Plan, runtime: Runtime, goal: Goal, what: str = "hardware"
+) -> tuple[Plan, Decision]:
+    """The runtime's settings: a quick look at all, then a search, called ``what``, among the promising ones."""
+    settings = runtime.settings(workshop.bench.threads)
     seen = screen(workshop.within(0.0, 0.5), current, settings)
     promising = {name: current.with_options(settings[name]) for name in seen.promising}
-    plan, kept = keep_winners(workshop.within(0.5, 1.0), "hardware", current, promising, goal, only_if_quiet=True)
+    plan, kept = keep_winners(workshop.within(0.5, 1.0), what, current, promising, goal, only_if_quiet=True)
     return plan, Decision((), seen.rejected) + kept
 
 
-def _runtime(workshop: Workshop) -> Runtime:
+def runtime_of(workshop: Workshop) -> Runtime:
+    """The standard's runtime."""
     return find_runtime(workshop.bench.case.standard.runtime)

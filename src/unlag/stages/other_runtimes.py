@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -11,10 +10,10 @@ from unlag.errors import UsageError
 from unlag.runtimes.contract import Runtime, find_runtime, runtime_names
 from unlag.stages.fixed import Decision, Kept, OtherRuntime, Rejected
 from unlag.stages.goal import Goal
+from unlag.stages.native import fit_settings
 from unlag.stages.plan import Plan
-from unlag.stages.screen import screen
 from unlag.stages.search import Round, Trial, Workshop, best_of, in_words
-from unlag.stages.winners import acceptable, helps, keep_winners, why_not
+from unlag.stages.winners import acceptable, beaten, helps, why_not
 
 AS_MADE = "the model of the stages so far"
 STANDARD = "the standard"
@@ -43,14 +42,11 @@ def try_other_runtimes(
         return current, decision, tuple(found)
     first = best_of(winners, goal)
     moved = winners.pop(first)
-    decision += Decision((Kept(first, in_words(moved)),), _beaten(winners, first))
-    plan, kept = _settle(workshop.within(0.7, 1.0), moved.plan, runtimes[moved.plan.runtime], goal)
+    others = tuple(beaten(name, trial, first) for name, trial in winners.items())
+    decision += Decision((Kept(first, in_words(moved)),), others)
+    name = moved.plan.runtime
+    plan, kept = fit_settings(workshop.within(0.7, 1.0), moved.plan, runtimes[name], goal, f"settings, {name}")
     return plan, decision + kept, tuple(found)
-
-
-def _beaten(others: Mapping[str, Trial], winner: str) -> tuple[Rejected, ...]:
-    """Other runtimes' best ones that would have helped too."""
-    return tuple(Rejected(name, f"{in_words(trial)}; {winner} is as good or better") for name, trial in others.items())
 
 
 def _installed(workshop: Workshop) -> tuple[dict[str, Runtime], tuple[Rejected, ...]]:
@@ -96,20 +92,10 @@ def _rejected(tried: Round, best: str | None, goal: Goal) -> tuple[Rejected, ...
         if name == best and helps(trial, tried, goal):
             continue
         if best is not None and helps(trial, tried, goal):
-            rejected += _beaten({name: trial}, best)
+            rejected.append(beaten(name, trial, best))
         else:
             rejected.append(why_not(name, trial, tried, goal))
     return tuple(rejected)
-
-
-def _settle(workshop: Workshop, plan: Plan, runtime: Runtime, goal: Goal) -> tuple[Plan, Decision]:
-    """The runtime's own settings on top of the move: a quick look at all, then a search among the promising ones."""
-    settings: Mapping[str, Mapping[str, str]] = runtime.settings(workshop.bench.threads)
-    seen = screen(workshop.within(0.0, 0.5), plan, settings)
-    promising = {name: plan.with_options(settings[name]) for name in seen.promising}
-    what = f"settings, {plan.runtime}"
-    plan, kept = keep_winners(workshop.within(0.5, 1.0), what, plan, promising, goal, only_if_quiet=True)
-    return plan, Decision((), seen.rejected) + kept
 
 
 def _described(name: str, best: str, trial: Trial) -> OtherRuntime:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from unlag.measure.statistics import Interval
-from unlag.stages.fixed import Decision, Kept, Rejected
+from unlag.stages.fixed import NOTHING, Decision, Kept, Rejected
 from unlag.stages.goal import Goal
 from unlag.stages.plan import Plan
 from unlag.stages.search import SAME_SIZE, Round, Trial, Workshop, best_of, in_words
@@ -34,7 +34,7 @@ def keep_winners(  # noqa: PLR0913 - a search has these parts
     ``only_if_quiet`` keeps none where something else ran on the cores: one thread looks like a gain beside a busy core.
     """
     if not candidates:
-        return current, Decision((), ())
+        return current, NOTHING
     tried = workshop.within(0.0, 0.6).search(what, current, candidates)
     if only_if_quiet and not tried.quiet:
         why = "other processes ran on the cores while it was timed, so settings can't be judged"
@@ -87,6 +87,19 @@ def merge(one: Plan, other: Plan) -> Plan:
     return merged.with_precision(other.precision, other.layers)
 
 
+def choose_best(tried: Round, goal: Goal) -> tuple[str | None, tuple[Rejected, ...]]:
+    """The best of the trials that help, where only one of them can be kept; and all others, with the reason."""
+    winners = {name: trial for name, trial in tried.trials.items() if helps(trial, tried, goal)}
+    best = best_of(winners, goal) if winners else None
+    rejected = list(tried.failed)
+    for name, trial in tried.trials.items():
+        if best is None or name not in winners:
+            rejected.append(why_not(name, trial, tried, goal))
+        elif name != best:
+            rejected.append(beaten(name, trial, best))
+    return best, tuple(rejected)
+
+
 def helps(trial: Trial, tried: Round, goal: Goal) -> bool:
     """Whether a trial is worth keeping.
 
@@ -125,6 +138,11 @@ def why_not(name: str, trial: Trial, tried: Round, goal: Goal) -> Rejected:
     if trial.ratio.high < 1:
         return Rejected(name, f"the gain is within the ±1 % that code alignment alone gives: {in_words(trial)}")
     return Rejected(name, f"no measured gain: {in_words(trial)}")
+
+
+def beaten(name: str, trial: Trial, winner: str) -> Rejected:
+    """The reason for one that would have helped, where another one is kept instead."""
+    return Rejected(name, f"{in_words(trial)}; {winner} is as good or better")
 
 
 def points_lost(loss: Interval, goal: Goal) -> str:
